@@ -1,0 +1,4 @@
+//! afflux: a thread-per-core messaging runtime whose behaviour under overload is a contract.
+
+pub mod base;
+pub mod sync;

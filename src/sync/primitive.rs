@@ -1,0 +1,87 @@
+//! The standard library's primitives, or loom's under `cfg(afflux_loom)`. The only place in the
+//! crate that names either. The cfg has the crate's own name, so that dependencies are not
+//! switched along.
+
+#[cfg(not(afflux_loom))]
+mod chosen {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+    /// [`std::cell::UnsafeCell`] with loom's interface.
+    #[derive(Debug, Default)]
+    pub(crate) struct UnsafeCell<T: ?Sized>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            UnsafeCell(std::cell::UnsafeCell::new(value))
+        }
+
+        /// Shared access; the caller's protocol must rule out a writer.
+        #[inline(always)]
+        pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+            f(self.0.get())
+        }
+
+        /// Exclusive access; the caller's protocol must rule out anybody else.
+        #[inline(always)]
+        pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+            f(self.0.get())
+        }
+    }
+
+    /// A lock whose holder's panic does not poison it: what it guards is always left whole.
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Mutex(std::sync::Mutex::new(value))
+        }
+
+        #[inline]
+        pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<std::sync::MutexGuard<'_, T>> {
+            match self.0.try_lock() {
+                Ok(guard) => Some(guard),
+                Err(std::sync::TryLockError::Poisoned(e)) => Some(e.into_inner()),
+                Err(std::sync::TryLockError::WouldBlock) => None,
+            }
+        }
+    }
+
+    pub(crate) fn spin() {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(afflux_loom)]
+mod chosen {
+    pub(crate) use loom::cell::UnsafeCell;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Mutex(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<loom::sync::MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+    }
+
+    /// Loom must be told that the spinning thread waits for another.
+    pub(crate) fn spin() {
+        loom::thread::yield_now();
+    }
+}
+
+pub(crate) use chosen::*;
