@@ -194,7 +194,14 @@ struct Inner {
 impl Error {
     /// An error with no figures yet.
     pub fn new(kind: ErrorKind, detail: Detail) -> Self {
-        Error(Box::new(Inner { kind, detail, figures: Figures::default(), text: None, code: 0, violations: Vec::new() }))
+        Error(Box::new(Inner {
+            kind,
+            detail,
+            figures: Figures::default(),
+            text: None,
+            code: 0,
+            violations: Vec::new(),
+        }))
     }
 
     /// The error for options that break rules; never empty.
