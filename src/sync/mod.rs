@@ -2,4 +2,7 @@
 //! locks. Each file is one protocol with its own loom model in `tests/loom/`.
 #![allow(unsafe_code)]
 
+pub mod index_list;
+pub mod lock;
 pub(crate) mod primitive;
+pub mod word;

@@ -1,0 +1,120 @@
+//! Small shared values with their ordering written down once, so that the floors above need no
+//! atomics of their own.
+
+use super::primitive::{AtomicBool, AtomicU64, Ordering, fence};
+
+/// A number that anybody may read at any time and that nobody draws conclusions from: statistics.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// Starts at `n`.
+    pub fn new(n: u64) -> Self {
+        Gauge(AtomicU64::new(n))
+    }
+
+    /// The present value.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        // Relaxed: a statistic orders nothing.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the value.
+    #[inline]
+    pub fn set(&self, n: u64) {
+        // Relaxed: as above.
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    /// Adds from any thread; returns the value before.
+    #[inline]
+    pub fn add(&self, n: u64) -> u64 {
+        // Relaxed: only the sum matters.
+        self.0.fetch_add(n, Ordering::Relaxed)
+    }
+
+    /// Subtracts from any thread. The caller must have added it before.
+    #[inline]
+    pub fn sub(&self, n: u64) {
+        // Relaxed: only the sum matters.
+        self.0.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    /// Raises the value to `n` if it is lower.
+    pub fn raise(&self, n: u64) {
+        // Relaxed: as above.
+        self.0.fetch_max(n, Ordering::Relaxed);
+    }
+}
+
+/// A flag that hands over what was written before it was raised.
+#[derive(Debug, Default)]
+pub struct Latch(AtomicBool);
+
+impl Latch {
+    /// Starts lowered.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Raises it; true if it was lowered before. Pairs with [`Latch::lower`] and
+    /// [`Latch::is_raised`].
+    #[inline]
+    pub fn raise(&self) -> bool {
+        // AcqRel: publishes what the raiser wrote; partner: the Acquire in `lower` and `is_raised`.
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    /// Lowers it; true if it was raised.
+    #[inline]
+    pub fn lower(&self) -> bool {
+        // AcqRel: partner: the swap in `raise`.
+        self.0.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether it is raised now.
+    #[inline]
+    pub fn is_raised(&self) -> bool {
+        // Acquire: partner: the swap in `raise`.
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A number whose readers rely on what its writer wrote before it: an epoch, a state.
+#[derive(Debug, Default)]
+pub struct Epoch(AtomicU64);
+
+impl Epoch {
+    /// Starts at `n`.
+    pub fn new(n: u64) -> Self {
+        Epoch(AtomicU64::new(n))
+    }
+
+    /// The present value, with everything its writer wrote before.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        // Acquire: partner: the Release in `set` and the AcqRel in `advance`.
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Publishes `n`.
+    #[inline]
+    pub fn set(&self, n: u64) {
+        // Release: partner: the Acquire in `get`.
+        self.0.store(n, Ordering::Release);
+    }
+
+    /// Counts one further; returns the new value.
+    pub fn advance(&self) -> u64 {
+        // AcqRel: partner: the Acquire in `get`.
+        self.0.fetch_add(1, Ordering::AcqRel) + 1
+    }
+}
+
+/// A full fence, for the two-sided "I wrote mine, now I look at yours" of sleep and wake.
+#[inline]
+pub fn full_fence() {
+    // SeqCst: each side's write is before its look at the other's; one of them sees the other.
+    fence(Ordering::SeqCst);
+}
