@@ -2,7 +2,8 @@
 //! locks. Each file is one protocol with its own loom model in `tests/loom/`.
 #![allow(unsafe_code)]
 
-pub mod index_list;
 pub mod lock;
+#[cfg(not(afflux_loom))]
+pub mod parker;
 pub(crate) mod primitive;
 pub mod word;

@@ -1,0 +1,191 @@
+//! Answers: every request gets exactly one, whatever becomes of its handler. An answer leaves on
+//! the completion lane, outside permits and ordinary marks (promise 3), under marks of its own.
+//!
+//! ```text
+//!   answer ─▶ below the peer's and the host's mark? ─┬─ yes ─▶ the lane: written at once, or by whoever writes now
+//!                                                    └─ no ──▶ a cell in the waiting room ─┬─ room ─▶ the lane
+//!                                                                                          └─ ceiling ─▶ a small error instead
+//! ```
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::lanes;
+use super::shared::{Class, HostShared, Op, error_record};
+use crate::base::error::{Detail, ErrorKind};
+use crate::base::id::{CellId, ShardId};
+use crate::base::record::{Kind, Record};
+use crate::base::time::Instant;
+use crate::flow::target::{Post, Target};
+use crate::pattern::route::Address;
+use crate::sync::cell::Notify;
+
+/// In a cell's tag: the operation is a reply that waits for room on its lane.
+pub const TAG_REPLY: u64 = 1 << 62;
+
+/// Where the answer to one request goes. Whoever holds it owes the answer.
+#[derive(Debug)]
+pub struct Debt {
+    /// The host.
+    pub shared: Arc<HostShared>,
+    /// The link on which the request came.
+    pub target: Arc<Target>,
+    /// The attach on which it came.
+    pub link: u64,
+    /// The asking side's name for it.
+    pub correlation: u64,
+    /// A stock peer's envelope.
+    pub envelope: Option<Box<[u8]>>,
+    /// The shard that handles it.
+    pub shard: ShardId,
+    /// Its started place there.
+    pub place: u32,
+}
+
+impl Debt {
+    /// Pays with a reply.
+    pub fn reply(self, payload: Bytes) {
+        let record = Record {
+            kind: Kind::Reply,
+            depth: 0,
+            channel: 0,
+            correlation: self.correlation,
+            expiry_ms: 0,
+            method: Default::default(),
+            payload,
+            envelope: self.envelope,
+        };
+        answer(&self.shared, &self.target, self.link, record);
+    }
+
+    /// Pays with an error.
+    pub fn fail(self, kind: ErrorKind, code: u16, text: &str) {
+        let record = error_record(self.correlation, self.envelope, kind, code, text);
+        answer(&self.shared, &self.target, self.link, record);
+    }
+}
+
+/// Sends an answer.
+pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) {
+    let charge = record.charge();
+    // Errors are small and bounded by the requests that were started: always admitted.
+    if record.kind == Kind::Error {
+        target.replies.force(charge);
+        shared.replies.force(charge);
+    } else if !enter_replies(shared, target, charge) {
+        return wait(shared, target, link, record);
+    }
+    lanes::post(shared, target, Post::Reply { link, record });
+}
+
+fn enter_replies(shared: &HostShared, target: &Target, charge: u64) -> bool {
+    if target.replies.enter(charge).is_err() {
+        return false;
+    }
+    // A peer below its part of the host's mark is never refused because of the others.
+    let fair_part = shared.plan.reply.host / u64::from(shared.plan.peers_max).max(1);
+    if shared.replies.enter(charge).is_err() {
+        if target.replies.bytes() > fair_part {
+            target.replies.leave(charge);
+            return false;
+        }
+        shared.replies.force(charge);
+    }
+    true
+}
+
+/// Lets a reply wait for room, under the socket's own ceiling; never under the caller's deadline.
+fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) {
+    let since = shared.clock.now();
+    let (correlation, charge) = (record.correlation, record.charge());
+    let envelope = record.envelope.clone();
+    let refuse = || {
+        shared.counts.reply_room_refused.add(1);
+        let text = "no room for the reply on its lane";
+        answer(shared, target, link, error_record(correlation, envelope, ErrorKind::CapacityExceeded, 0, text));
+    };
+    if shared.enter_room(Some(target), Class::Handler, charge).is_err() {
+        return refuse();
+    }
+    let op = Op {
+        target: Some(target.clone()),
+        address: Address::Node(target.label()),
+        record,
+        class: Class::Handler,
+        since,
+        link,
+    };
+    let Some(id) = shared.cells.alloc() else {
+        shared.leave_room(&op);
+        return refuse();
+    };
+    shared.counts.waits.add(1);
+    let deadline = since.after(shared.plan.send_timeout);
+    target.reply_waiters.lock().push_back(id);
+    if shared.cells.publish_waiting(id, op, deadline, TAG_REPLY | target.id.0, Notify::None, false) {
+        shared.completion.wake.wake();
+    }
+    shared.cells.detach(id);
+    // Room may have come between the refusal and now.
+    admit_waiting(shared, target);
+    lanes::drive_completion(shared, target);
+}
+
+/// Admits replies that wait at the mark of `target`, oldest first. Called by whoever made room.
+pub fn admit_waiting(shared: &Arc<HostShared>, target: &Arc<Target>) {
+    loop {
+        let Some(id) = target.reply_waiters.lock().front().copied() else { return };
+        let charge = shared.cells.with_waiting(id, |op| op.record.charge());
+        let fits = match charge {
+            Some(charge) => enter_replies(shared, target, charge),
+            None => true,
+        };
+        if !fits {
+            return;
+        }
+        let taken = {
+            let mut waiters = target.reply_waiters.lock();
+            (waiters.front() == Some(&id)).then(|| waiters.pop_front()).is_some()
+        };
+        if !taken {
+            if let Some(charge) = charge {
+                target.replies.leave(charge);
+                shared.replies.leave(charge);
+            }
+            continue;
+        }
+        match (charge, shared.cells.claim(id)) {
+            (Some(_), Some(op)) => {
+                shared.leave_room(&op);
+                shared.cells.finish(id, |_| super::shared::Outcome::Accepted);
+                // Within a write this leaves it to the writer, who is the caller; elsewhere the
+                // caller drives the lane next.
+                drop(target.completion.post(Post::Reply { link: op.link, record: op.record }));
+            }
+            (Some(charge), None) => {
+                target.replies.leave(charge);
+                shared.replies.leave(charge);
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+/// The end of a reply's wait without room: the caller gets a small error in its place.
+pub fn expired(shared: &Arc<HostShared>, id: CellId, now: Instant) {
+    let mut late = None;
+    shared.cells.finish(id, |op| {
+        late = op;
+        super::shared::Outcome::Accepted
+    });
+    let Some(op) = late else { return };
+    shared.leave_room(&op);
+    shared.counts.reply_room_refused.add(1);
+    if let Some(target) = &op.target {
+        let error = shared.waiting_error(ErrorKind::DeadlineExceeded, Detail::ReplyRoom, &op, now);
+        let record = op.record;
+        let text = error.to_string();
+        answer(shared, target, op.link, error_record(record.correlation, record.envelope, error.kind(), 0, &text));
+    }
+}

@@ -1,0 +1,400 @@
+//! The lazy operation, and the started one. One call, one operation, one terminal.
+//!
+//! ```text
+//!   Op ── wait() ───▶ this thread sleeps until the end
+//!      ── .await ───▶ started at the first poll; any executor
+//!      ── then(cx) ─▶ on a shard: a continuation, in a turn of its own
+//!      ── submit() ─▶ Pending: wait, await or take it later
+//!      ── detach() ─▶ started; nobody hears of the end
+//!   dropped before one of these: nothing has happened
+//! ```
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::handle::{Begun, Handle, Order, Waiter};
+use super::here;
+use super::shared::{HostShared, Outcome};
+use crate::base::error::{Detail, Error, ErrorKind, RequestError, SendError};
+use crate::base::id::CellId;
+use crate::base::record::{Kind, Method};
+use crate::base::time::{Instant, TIMEOUT_MS_MAX, whole_millis};
+use crate::flow::target::Target;
+use crate::sync::cell::Notify;
+use crate::sync::parker;
+
+/// How an operation reports its end.
+pub trait Terminal: sealed::Sealed {
+    /// On success.
+    type Ok: Send + 'static;
+    /// On failure.
+    type Err: fmt::Debug + Send + 'static;
+    #[doc(hidden)]
+    const KIND: Kind;
+    #[doc(hidden)]
+    fn fail(error: Error, payload: Option<Bytes>) -> Self::Err;
+    #[doc(hidden)]
+    fn end(outcome: Outcome) -> Result<Self::Ok, Self::Err>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::OneWay {}
+    impl Sealed for super::TwoWay {}
+}
+
+/// A send: its end is that the local runtime accepted it, and nothing more.
+#[derive(Debug)]
+pub enum OneWay {}
+
+/// A request: its end is the reply.
+#[derive(Debug)]
+pub enum TwoWay {}
+
+impl Terminal for OneWay {
+    type Ok = ();
+    type Err = SendError;
+    const KIND: Kind = Kind::Message;
+
+    fn fail(error: Error, payload: Option<Bytes>) -> SendError {
+        SendError::new(error, payload.unwrap_or_default())
+    }
+
+    fn end(outcome: Outcome) -> Result<(), SendError> {
+        match outcome {
+            Outcome::Accepted | Outcome::Reply(_) => Ok(()),
+            Outcome::Failed { error, payload } => Err(Self::fail(error, payload)),
+        }
+    }
+}
+
+impl Terminal for TwoWay {
+    type Ok = Bytes;
+    type Err = RequestError;
+    const KIND: Kind = Kind::Request;
+
+    fn fail(error: Error, payload: Option<Bytes>) -> RequestError {
+        RequestError::new(error, payload)
+    }
+
+    fn end(outcome: Outcome) -> Result<Bytes, RequestError> {
+        match outcome {
+            Outcome::Reply(body) => Ok(body.take()),
+            Outcome::Accepted => Err(Self::fail(Error::new(ErrorKind::Internal, Detail::None), None)),
+            Outcome::Failed { error, payload } => Err(Self::fail(error, payload)),
+        }
+    }
+}
+
+/// Whose handle an operation goes through.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin<'a> {
+    Borrowed(&'a Handle),
+    Owned(Arc<Handle>),
+}
+
+impl Origin<'_> {
+    fn handle(&self) -> &Handle {
+        match self {
+            Origin::Borrowed(handle) => handle,
+            Origin::Owned(handle) => handle,
+        }
+    }
+}
+
+/// What the operation inherits from the request that is being handled while it is made.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Lineage {
+    pub depth: u8,
+    pub deadline: Option<Instant>,
+}
+
+/// A lazy operation: nothing has happened yet. See the module for the ways to start it.
+#[must_use = "nothing was sent yet: wait(), await, then() or submit() starts it"]
+pub struct Op<'a, K: Terminal> {
+    origin: Origin<'a>,
+    slot: usize,
+    method: Option<Method>,
+    payload: Bytes,
+    timeout: Duration,
+    lineage: Lineage,
+    started: Option<Pending<K>>,
+}
+
+/// A one-way send that was not started yet.
+pub type SendOp<'a> = Op<'a, OneWay>;
+/// A request that was not started yet.
+pub type RequestOp<'a> = Op<'a, TwoWay>;
+
+impl<K: Terminal> fmt::Debug for Op<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Op").field("kind", &K::KIND).field("method", &self.method).finish_non_exhaustive()
+    }
+}
+
+/// How a start went.
+pub(crate) enum Started<K: Terminal> {
+    Ended(Result<K::Ok, K::Err>),
+    Waits(Pending<K>),
+}
+
+impl<'a, K: Terminal> Op<'a, K> {
+    pub(crate) fn new(
+        origin: Origin<'a>,
+        slot: usize,
+        method: &str,
+        payload: Bytes,
+        timeout: Duration,
+        lineage: Lineage,
+    ) -> Self {
+        Op { origin, slot, method: Method::new(method), payload, timeout, lineage, started: None }
+    }
+
+    /// The longest that this operation may take, in place of its path's ceiling: for a send the
+    /// wait for room, for a request finding, room and reply together. Rounded up to milliseconds,
+    /// 1 ms..=`i32::MAX` ms; anything else ends the operation in `InvalidOperation` when it is
+    /// started. A request made from a handler never gets more than what is left of the request
+    /// being handled, unless [`Op::own_deadline`] says so.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Does not inherit the end of the request that is being handled.
+    pub fn own_deadline(mut self) -> Self {
+        self.lineage.deadline = None;
+        self
+    }
+
+    pub(crate) fn start(self, notify: Notify, self_timed: bool) -> Started<K> {
+        let handle = self.origin.handle();
+        let Some(timeout) = whole_millis(self.timeout) else {
+            let error = Error::new(ErrorKind::InvalidOperation, Detail::None)
+                .with_text(format!("timeout = {:?}: must be 1 ms..={TIMEOUT_MS_MAX} ms", self.timeout));
+            return Started::Ended(Err(K::fail(error, Some(self.payload))));
+        };
+        let order = Order {
+            kind: K::KIND,
+            slot: self.slot,
+            method: self.method,
+            payload: self.payload,
+            timeout,
+            inherited: self.lineage.deadline,
+            depth: self.lineage.depth,
+        };
+        match handle.begin(order, Waiter { notify, self_timed }) {
+            Begun::Accepted => Started::Ended(K::end(Outcome::Accepted)),
+            Begun::Failed(error, payload) => Started::Ended(Err(K::fail(error, Some(payload)))),
+            Begun::Cell { id, tag, target, deadline, since } => Started::Waits(Pending {
+                shared: handle.shared().clone(),
+                cell: Some(id),
+                tag,
+                target,
+                deadline,
+                since,
+                early: None,
+                kind: PhantomData,
+            }),
+        }
+    }
+
+    /// Starts it and sleeps until it has ended. On a thread of the runtime it ends at once in
+    /// `InvalidOperation`: a shard that waits for itself would wait for ever (promise 5).
+    pub fn wait(self) -> Result<K::Ok, K::Err> {
+        if here::is_runtime_thread() {
+            return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), Some(self.payload)));
+        }
+        match self.start(Notify::Waker(parker::thread_waker()), true) {
+            Started::Ended(end) => end,
+            Started::Waits(pending) => pending.sleep(),
+        }
+    }
+
+    /// Starts it; its end can be waited for, polled or taken later. One thread can have as many
+    /// outstanding as the host has places; beyond that they end at once with their payload.
+    pub fn submit(self) -> Pending<K> {
+        let shared = self.origin.handle().shared().clone();
+        match self.start(Notify::None, false) {
+            Started::Waits(pending) => pending,
+            Started::Ended(end) => Pending {
+                shared,
+                cell: None,
+                tag: 0,
+                target: None,
+                deadline: Instant::NEVER,
+                since: Instant(0),
+                early: Some(end),
+                kind: PhantomData,
+            },
+        }
+    }
+
+    /// Starts it and lets it run; nobody hears of its end.
+    pub fn detach(self) {
+        if let Started::Waits(pending) = self.start(Notify::None, false) {
+            pending.detach();
+        }
+    }
+}
+
+impl<K: Terminal> Unpin for Op<'_, K> {}
+
+impl<K: Terminal> Future for Op<'_, K> {
+    type Output = Result<K::Ok, K::Err>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        if self.started.is_none() {
+            let op = Op::<K> {
+                origin: self.origin.clone(),
+                slot: self.slot,
+                method: self.method.take(),
+                payload: std::mem::take(&mut self.payload),
+                timeout: self.timeout,
+                lineage: self.lineage,
+                started: None,
+            };
+            match op.start(Notify::Waker(cx.waker().clone()), false) {
+                Started::Ended(end) => return Poll::Ready(end),
+                Started::Waits(pending) => self.started = Some(pending),
+            }
+        }
+        match &mut self.started {
+            Some(pending) => Pin::new(pending).poll(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// A started operation. Dropped, it is cancelled: a send or request that still waits for room is
+/// never sent; a request that was sent is given up, and its reply, if it comes, counts as late.
+/// Neither stops a remote handler.
+#[must_use = "dropping a started operation cancels it; detach() lets it run"]
+pub struct Pending<K: Terminal> {
+    shared: Arc<HostShared>,
+    cell: Option<CellId>,
+    tag: u64,
+    target: Option<Arc<Target>>,
+    deadline: Instant,
+    since: Instant,
+    early: Option<Result<K::Ok, K::Err>>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Terminal> Unpin for Pending<K> {}
+
+impl<K: Terminal> fmt::Debug for Pending<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("cell", &self.cell).finish_non_exhaustive()
+    }
+}
+
+impl<K: Terminal> Pending<K> {
+    /// The cell, for a shard that keeps the continuation itself; the operation is its own now.
+    pub(crate) fn into_cell(mut self) -> Option<CellId> {
+        self.cell.take()
+    }
+
+    /// The end, if it has come. `None` also after it was taken.
+    pub fn try_take(&mut self) -> Option<Result<K::Ok, K::Err>> {
+        if let Some(end) = self.early.take() {
+            return Some(end);
+        }
+        let outcome = self.shared.cells.take(self.cell?)?;
+        self.cell = None;
+        Some(K::end(taken(&self.shared, outcome, self.since)))
+    }
+
+    /// Sleeps until it has ended. See [`Op::wait`] for threads of the runtime.
+    pub fn wait(self) -> Result<K::Ok, K::Err> {
+        if here::is_runtime_thread() {
+            return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), None));
+        }
+        if let Some(id) = self.cell {
+            self.shared.cells.set_notify(id, Notify::Waker(parker::thread_waker()));
+        }
+        self.sleep()
+    }
+
+    fn sleep(mut self) -> Result<K::Ok, K::Err> {
+        loop {
+            if let Some(end) = self.try_take() {
+                return end;
+            }
+            let Some(id) = self.cell else {
+                return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::None), None));
+            };
+            let now = self.shared.clock.now();
+            if now >= self.deadline {
+                self.shared.expire(id, self.tag, self.target.as_ref(), now);
+                continue;
+            }
+            parker::park(self.deadline.since(now));
+        }
+    }
+
+    /// Lets it run to its end without this value.
+    pub fn detach(mut self) {
+        if let Some(id) = self.cell.take() {
+            self.shared.cells.detach(id);
+        }
+    }
+
+    /// Ends it now, if it has not ended; the payload comes back if it never left.
+    pub fn cancel(mut self) -> Option<Bytes> {
+        let id = self.cell.take()?;
+        self.shared.fail(id, self.tag, self.target.as_ref(), ErrorKind::InvalidOperation, Detail::Cancelled);
+        match self.shared.cells.take(id) {
+            Some(Outcome::Failed { payload, .. }) => payload,
+            Some(_) => None,
+            None => {
+                self.shared.cells.detach(id);
+                None
+            }
+        }
+    }
+}
+
+impl<K: Terminal> Future for Pending<K> {
+    type Output = Result<K::Ok, K::Err>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        if let Some(end) = self.try_take() {
+            return Poll::Ready(end);
+        }
+        let Some(id) = self.cell else { return Poll::Pending };
+        self.shared.cells.set_notify(id, Notify::Waker(cx.waker().clone()));
+        // The end may have come between the look and the registration.
+        match self.try_take() {
+            Some(end) => Poll::Ready(end),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<K: Terminal> Drop for Pending<K> {
+    fn drop(&mut self) {
+        if let Some(id) = self.cell.take() {
+            self.shared.fail(id, self.tag, self.target.as_ref(), ErrorKind::InvalidOperation, Detail::Cancelled);
+            // Ended by us or by somebody quicker: its outcome is of no use to anybody now.
+            self.shared.cells.detach(id);
+        }
+    }
+}
+
+/// What the taker knows and the one who ended it did not: how long it took in all.
+pub(crate) fn taken(shared: &HostShared, outcome: Outcome, since: Instant) -> Outcome {
+    match outcome {
+        Outcome::Failed { error, payload } if error.figures().waited.is_none() => {
+            let waited = shared.clock.now().since(since);
+            Outcome::Failed { error: error.with(|n| n.waited = Some(waited)), payload }
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,433 @@
+//! `Handle`: an origin of operations. It has a ring of its own to every shard that it uses, a
+//! snapshot of the routes and its place in each rotation. The start of every operation, of whatever
+//! kind and from whatever thread, is [`Handle::begin`].
+//!
+//! ```text
+//!   begin ─▶ fix the target ─▶ mark: room, and nobody waits? ─┬─ yes ─▶ own ring to the owner shard: accepted
+//!                 │                                           │         (a lone request is written here and now
+//!                 │                                           │          if the lane's baton is free)
+//!                 │ nobody known yet                          └─ no ──▶ a cell in the waiting room, to the owner
+//!                 └──────────────────────────────────────────────────▶ a cell in the waiting room, to the completion thread
+//! ```
+//!
+//! A full ring counts as "no room": the operation waits in a cell. No push ever blocks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::command::ShardCommand;
+use super::lanes;
+use super::shared::{Class, HostShared, Life, Op, Outgoing, TAG_FINDING, TAG_REQUEST};
+use crate::base::error::{Detail, Error, ErrorKind};
+use crate::base::id::{CellId, ChannelId, ShardId};
+use crate::base::record::{Kind, Method, Record};
+use crate::base::time::Instant;
+use crate::flow::target::Target;
+use crate::pattern::route::{Address, Found, Rotation, Routes};
+use crate::sync::cell::Notify;
+use crate::sync::lock::Lock;
+use crate::sync::published::Cached;
+use crate::sync::ring::{Producer, ring};
+
+/// How deep calls from handlers to handlers may nest.
+pub const CALL_DEPTH_MAX: u8 = 32;
+
+/// What is asked of a handle.
+#[derive(Debug)]
+pub struct Order {
+    /// One-way or request.
+    pub kind: Kind,
+    /// The handle's number for the address; see [`Handle::slot`].
+    pub slot: usize,
+    /// What is asked of the channel.
+    pub method: Option<Method>,
+    /// The bytes.
+    pub payload: Bytes,
+    /// The ceiling of the operation.
+    pub timeout: Duration,
+    /// The end of the request that is being handled, if its rest is the upper limit.
+    pub inherited: Option<Instant>,
+    /// How many handlers stand above.
+    pub depth: u8,
+}
+
+/// How an operation began.
+#[derive(Debug)]
+pub enum Begun {
+    /// A send that found room: it is over.
+    Accepted,
+    /// It waits, for room or for its reply.
+    Cell {
+        /// Where.
+        id: CellId,
+        /// The cell's tag, for whoever ends it.
+        tag: u64,
+        /// Fixed already?
+        target: Option<Arc<Target>>,
+        /// When it ends at the latest.
+        deadline: Instant,
+        /// When it began.
+        since: Instant,
+    },
+    /// It failed at once; the payload comes back.
+    Failed(Error, Bytes),
+}
+
+/// Who hears of the end of an operation that waits, and who watches its deadline.
+pub struct Waiter {
+    /// Who is told.
+    pub notify: Notify,
+    /// The one who waits looks at the clock himself, and the timekeeper need not.
+    pub self_timed: bool,
+}
+
+enum Line {
+    Unused,
+    Own(Producer<Outgoing>),
+    Common,
+}
+
+struct State {
+    routes: Cached<Routes>,
+    addresses: Vec<(Address, Rotation)>,
+    lines: Box<[Line]>,
+}
+
+/// See the module. Shared between threads it works, one at a time; a clone is a new origin.
+pub struct Handle {
+    shared: Arc<HostShared>,
+    class: Class,
+    state: Lock<State>,
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").field("class", &self.class).finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// A new origin.
+    pub fn new(shared: Arc<HostShared>, class: Class) -> Self {
+        let lines = (0..shared.shards.len()).map(|_| Line::Unused).collect();
+        let state = State { routes: Cached::new(&shared.routes), addresses: Vec::new(), lines };
+        Handle { shared, class, state: Lock::new(state) }
+    }
+
+    /// The host.
+    pub fn shared(&self) -> &Arc<HostShared> {
+        &self.shared
+    }
+
+    /// This handle's number for `address`.
+    pub fn slot(&self, address: &Address) -> usize {
+        let state = &mut *self.state.lock();
+        if let Some(at) = state.addresses.iter().position(|(known, _)| known == address) {
+            return at;
+        }
+        state.addresses.push((address.clone(), Rotation::default()));
+        state.addresses.len() - 1
+    }
+
+    /// Starts an operation: everything that can be decided now is decided now.
+    pub fn begin(&self, order: Order, waiter: Waiter) -> Begun {
+        let shared = &self.shared;
+        let state = &mut *self.state.lock();
+        let (address, _) = &state.addresses[order.slot];
+        let refuse = |kind, detail, payload| {
+            Begun::Failed(Error::new(kind, detail).with(|n| n.target = Some(address.name().clone())), payload)
+        };
+        let Some(method) = order.method else {
+            return refuse(ErrorKind::Rejected, Detail::MethodTooLong, order.payload);
+        };
+        if order.depth > CALL_DEPTH_MAX {
+            return refuse(ErrorKind::Rejected, Detail::CallDepth, order.payload);
+        }
+        if shared.life() != Life::Serving && self.class == Class::Caller {
+            return refuse(ErrorKind::ShuttingDown, Detail::None, order.payload);
+        }
+        let found = match shared.routes.refresh(&mut state.routes).find(address, &mut state.addresses[order.slot].1) {
+            Ok(found) => found,
+            Err(error) => return Begun::Failed(error, order.payload),
+        };
+        let record = |channel: ChannelId| Record {
+            kind: order.kind,
+            depth: order.depth,
+            channel: channel.0,
+            correlation: 0,
+            expiry_ms: 0,
+            method,
+            payload: order.payload,
+            envelope: None,
+        };
+        let (target, record) = match found {
+            Found::Target(target, channel) => (target, record(channel)),
+            Found::NotYet => {
+                let since = shared.clock.now();
+                let op = Op {
+                    target: None,
+                    address: state.addresses[order.slot].0.clone(),
+                    record: record(ChannelId::NODE),
+                    class: self.class,
+                    since,
+                    link: 0,
+                };
+                return wait(shared, op, deadline(since, order.timeout, order.inherited), waiter);
+            }
+        };
+        let too_large = record.payload.len() as u64 > shared.plan.max_message.min(target.max_message.get());
+        if too_large || target.gone.is_raised() {
+            let error = if too_large {
+                Error::new(ErrorKind::Rejected, Detail::MessageTooLarge).with(|n| {
+                    n.requested = Some(record.payload.len() as u64);
+                    n.limit = Some(shared.plan.max_message.min(target.max_message.get()));
+                })
+            } else {
+                Error::new(ErrorKind::Unavailable, Detail::Detached)
+            };
+            return Begun::Failed(error.with(|n| n.target = Some(target.label())), record.payload);
+        }
+        let line = line(shared, &mut state.lines, target.owner);
+        match record.kind {
+            Kind::Request => {
+                let since = shared.clock.now();
+                let deadline = deadline(since, order.timeout, order.inherited);
+                let address = || state.addresses[order.slot].0.clone();
+                begin_request(shared, target, record, address, self.class, line, since, deadline, waiter)
+            }
+            _ => {
+                let refused = with_producer(shared, line, target.owner, |producer| {
+                    if producer.free() == 0 {
+                        target.mark.add_waiter();
+                        return Some(record);
+                    }
+                    match target.mark.admit_or_wait(record.charge()) {
+                        Ok(_) => {
+                            push(shared, producer, &target, record);
+                            None
+                        }
+                        Err(_) => Some(record),
+                    }
+                });
+                let Some(record) = refused else { return Begun::Accepted };
+                let since = shared.clock.now();
+                let op = Op {
+                    target: Some(target),
+                    address: state.addresses[order.slot].0.clone(),
+                    record,
+                    class: self.class,
+                    since,
+                    link: 0,
+                };
+                wait(shared, op, deadline(since, order.timeout, order.inherited), waiter)
+            }
+        }
+    }
+
+    /// Admits a one-way record now or gives it back. Never overtakes an operation that waits.
+    pub fn try_send(&self, order: Order) -> Result<(), (Error, Bytes)> {
+        let shared = &self.shared;
+        let state = &mut *self.state.lock();
+        let (address, rotation) = &mut state.addresses[order.slot];
+        let fail = |kind, detail, payload| Err((Error::new(kind, detail).with(|n| n.target = Some(address.name().clone())), payload));
+        let Some(method) = order.method else {
+            return fail(ErrorKind::Rejected, Detail::MethodTooLong, order.payload);
+        };
+        if shared.life() != Life::Serving && self.class == Class::Caller {
+            return fail(ErrorKind::ShuttingDown, Detail::None, order.payload);
+        }
+        let (target, channel) = match shared.routes.refresh(&mut state.routes).find(address, rotation) {
+            Ok(Found::Target(target, channel)) => (target, channel),
+            Ok(Found::NotYet) => return fail(ErrorKind::Unavailable, Detail::NotConnected, order.payload),
+            Err(error) => return Err((error, order.payload)),
+        };
+        if target.gone.is_raised() {
+            return fail(ErrorKind::Unavailable, Detail::Detached, order.payload);
+        }
+        let limit = shared.plan.max_message.min(target.max_message.get());
+        if order.payload.len() as u64 > limit {
+            return fail(ErrorKind::Rejected, Detail::MessageTooLarge, order.payload);
+        }
+        let record = Record {
+            kind: Kind::Message,
+            depth: order.depth,
+            channel: channel.0,
+            correlation: 0,
+            expiry_ms: 0,
+            method,
+            payload: order.payload,
+            envelope: None,
+        };
+        let line = line(shared, &mut state.lines, target.owner);
+        let charge = record.charge();
+        let refused = with_producer(shared, line, target.owner, |producer| {
+            if producer.free() == 0 || target.mark.try_admit(charge).is_err() {
+                return Some(record);
+            }
+            push(shared, producer, &target, record);
+            None
+        });
+        let Some(record) = refused else { return Ok(()) };
+        let error = Error::new(ErrorKind::DeadlineExceeded, Detail::NoRoom).with(|n| {
+            n.target = Some(target.label());
+            n.lane = Some(crate::base::record::Lane::Application);
+            n.requested = Some(charge);
+            n.used = Some(target.mark.bytes());
+            n.limit = Some(target.mark.limit());
+            n.waited = Some(Duration::ZERO);
+            n.paused_for = target.paused_for(shared.clock.now());
+        });
+        Err((error, record.payload))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let own = self.state.lock().lines.iter().filter(|l| matches!(l, Line::Own(_))).count();
+        self.shared.caller_rings.sub(own as u64);
+    }
+}
+
+fn deadline(since: Instant, timeout: Duration, inherited: Option<Instant>) -> Instant {
+    let own = since.after(timeout);
+    inherited.map_or(own, |i| own.min(i))
+}
+
+/// This handle's way to `shard`, made at its first use: a ring of its own while there are any left,
+/// the shard's common one otherwise.
+fn line<'a>(shared: &HostShared, lines: &'a mut [Line], shard: ShardId) -> &'a mut Line {
+    let line = &mut lines[shard.index()];
+    if matches!(line, Line::Unused) {
+        *line = Line::Common;
+        if shared.caller_rings.add(1) < u64::from(shared.plan.caller_rings) {
+            let (producer, consumer) = ring(shared.plan.ring_slots as usize);
+            // The mailbox has a place for every ring that may exist; should it be full all the
+            // same, the common ring serves.
+            if shared.port(shard).command(ShardCommand::Ring(consumer)).is_ok() {
+                *line = Line::Own(producer);
+            }
+        }
+        if matches!(line, Line::Common) {
+            shared.caller_rings.sub(1);
+        }
+    }
+    line
+}
+
+/// Runs `f` with the producing end of `line`; a common one is locked meanwhile, so that a free
+/// place that `f` saw is still free when it pushes.
+fn with_producer<R>(
+    shared: &HostShared,
+    line: &mut Line,
+    shard: ShardId,
+    f: impl FnOnce(&mut Producer<Outgoing>) -> R,
+) -> R {
+    match line {
+        Line::Own(producer) => f(producer),
+        _ => f(&mut shared.port(shard).common_ring.lock()),
+    }
+}
+
+/// Hands an admitted record over; there is a free place.
+fn push(shared: &HostShared, producer: &mut Producer<Outgoing>, target: &Target, record: Record) {
+    let pushed = producer.push(Outgoing { target: target.id, record });
+    assert!(pushed.is_ok(), "a free place was seen, and nobody else pushes to this ring");
+    shared.port(target.owner).wake.wake();
+}
+
+/// Puts an operation into the waiting room and on its way to whoever can end its wait. Its target's
+/// mark has counted it as a waiter.
+fn wait(shared: &Arc<HostShared>, op: Op, deadline: Instant, waiter: Waiter) -> Begun {
+    let (since, charge, target) = (op.since, op.record.charge(), op.target.clone());
+    let forget = || {
+        if let Some(t) = &target {
+            t.mark.forget_waiter();
+        }
+    };
+    if let Err(error) = shared.enter_room(target.as_deref(), op.class, charge) {
+        forget();
+        return Begun::Failed(error.with(|n| n.target = Some(op.address.name().clone())), op.record.payload);
+    }
+    let Some(id) = shared.cells.alloc() else {
+        shared.leave_room(&op);
+        forget();
+        let error = Error::new(ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull);
+        return Begun::Failed(error.with(|n| n.target = Some(op.address.name().clone())), op.record.payload);
+    };
+    shared.counts.waits.add(1);
+    let request = if op.record.kind == Kind::Request { TAG_REQUEST } else { 0 };
+    let tag = request | target.as_ref().map_or(TAG_FINDING, |t| t.id.0);
+    if shared.cells.publish_waiting(id, op, deadline, tag, waiter.notify, waiter.self_timed) {
+        shared.completion.wake.wake();
+    }
+    match &target {
+        Some(t) => {
+            let port = shared.port(t.owner);
+            shared.cells.push(&port.inbox, id);
+            port.wake.wake();
+        }
+        None => {
+            shared.cells.push(&shared.completion.inbox, id);
+            shared.completion.wake.wake();
+        }
+    }
+    Begun::Cell { id, tag, target, deadline, since }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn begin_request(
+    shared: &Arc<HostShared>,
+    target: Arc<Target>,
+    mut record: Record,
+    address: impl Fn() -> Address,
+    class: Class,
+    line: &mut Line,
+    since: Instant,
+    deadline: Instant,
+    waiter: Waiter,
+) -> Begun {
+    record.expiry_ms = expiry_ms(deadline);
+    let charge = record.charge();
+    let tag = TAG_REQUEST | target.id.0;
+    let begun = with_producer(shared, line, target.owner, |producer| {
+        // A free slot, a free cell, a free place in the ring and room under the mark: then it is accepted.
+        if producer.free() == 0 || target.mark.waiters() > 0 || !shared.enter_slot(&target) {
+            target.mark.add_waiter();
+            return Err((record, waiter));
+        }
+        let Some(id) = shared.cells.alloc() else {
+            shared.leave_slot(&target);
+            target.mark.add_waiter();
+            return Err((record, waiter));
+        };
+        let Ok(admitted) = target.mark.admit_or_wait(charge) else {
+            shared.cells.abandon(id);
+            shared.leave_slot(&target);
+            return Err((record, waiter));
+        };
+        record.correlation = id.correlation();
+        if shared.cells.publish_claimed(id, deadline, tag, waiter.notify, waiter.self_timed) {
+            shared.completion.wake.wake();
+        }
+        // Nothing stands before it: written on this thread, without a hop, if the baton is free.
+        let left = if admitted.alone { lanes::write_alone(shared, &target, record) } else { Some(record) };
+        if let Some(record) = left {
+            push(shared, producer, &target, record);
+        }
+        Ok(id)
+    });
+    match begun {
+        Ok(id) => Begun::Cell { id, tag, target: Some(target), deadline, since },
+        Err((record, waiter)) => {
+            let op = Op { target: Some(target), address: address(), record, class, since, link: 0 };
+            wait(shared, op, deadline, waiter)
+        }
+    }
+}
+
+/// The end of a request on this host's link clock, as it travels; 0 means none, so it is never 0.
+fn expiry_ms(deadline: Instant) -> u32 {
+    ((deadline.0 / 1_000_000) as u32).max(1)
+}

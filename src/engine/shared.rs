@@ -1,0 +1,609 @@
+//! `HostShared`: everything that more than one thread of a host touches. Each field is one of the
+//! protocols of `sync/`; nothing here is locked for longer than a few instructions.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+
+use super::command::{CompletionCommand, ShardCommand};
+use crate::base::error::{Detail, Error, ErrorKind, Stage};
+use crate::base::id::{CellId, ChannelId, ShardId, TargetId};
+use crate::base::record::{Kind, Lane, Record};
+use crate::base::time::{Clock, Instant};
+use crate::flow::target::Target;
+use crate::pattern::route::{Address, Routes};
+use crate::plan::HostPlan;
+use crate::sync::cell::{CellList, CellPool};
+use crate::sync::gate::{GateConfig, PermitGate};
+use crate::sync::lock::Lock;
+use crate::sync::published::Published;
+use crate::sync::ring::{Consumer, Producer, ring};
+use crate::sync::room::Room;
+use crate::sync::wake::WakeCell;
+use crate::sync::word::{Epoch, Gauge, Latch};
+use crate::wire::header::ErrorBody;
+
+/// Who makes an operation: a quarter of the waiting room is kept for handlers, because finishing
+/// what was begun goes before beginning more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// A thread of the user's.
+    Caller,
+    /// A handler or a continuation of one.
+    Handler,
+}
+
+/// An operation that waits: what its cell holds until it is claimed.
+#[derive(Debug)]
+pub struct Op {
+    /// Where it goes. `None` while nobody knows yet who serves the channel.
+    pub target: Option<Arc<Target>>,
+    /// What it was addressed to.
+    pub address: Address,
+    /// The record to be sent.
+    pub record: Record,
+    /// Whose it is.
+    pub class: Class,
+    /// When it began to wait.
+    pub since: Instant,
+    /// Of a reply that waits: the attach on which its request came.
+    pub link: u64,
+}
+
+/// How an operation ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The local runtime took it over.
+    Accepted,
+    /// The peer answered.
+    Reply(Body),
+    /// It failed. The payload comes back if it never left.
+    Failed {
+        /// Why.
+        error: Error,
+        /// The payload, unless it was sent.
+        payload: Option<Bytes>,
+    },
+}
+
+/// Bodies up to this size are not counted against the hold: there are never more of them than
+/// request slots, and the ledger says so.
+pub const SMALL_REPLY_MAX: usize = crate::plan::SMALL_REPLY_MAX as usize;
+
+/// The body of a reply that has arrived. A large one takes its part of the host's hold with it
+/// until it is taken or dropped.
+#[derive(Debug)]
+pub struct Body {
+    bytes: Bytes,
+    hold: Option<Arc<Room>>,
+}
+
+impl Body {
+    /// A body that the hold does not count.
+    pub fn free(bytes: Bytes) -> Self {
+        Body { bytes, hold: None }
+    }
+
+    /// A body that was entered into `hold` with its length.
+    pub fn held(bytes: Bytes, hold: &Arc<Room>) -> Self {
+        Body { bytes, hold: Some(hold.clone()) }
+    }
+
+    /// Takes it out.
+    pub fn take(mut self) -> Bytes {
+        self.leave();
+        std::mem::take(&mut self.bytes)
+    }
+
+    fn leave(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            hold.leave(self.bytes.len() as u64);
+        }
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// A record that was accepted on a caller's thread, on its way to the shard that owns the target.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// Where it goes.
+    pub target: TargetId,
+    /// What goes.
+    pub record: Record,
+}
+
+/// What other threads may do to a shard.
+pub struct ShardPort {
+    /// Wakes it if it sleeps.
+    pub wake: Arc<WakeCell>,
+    /// Operations that wait for room at one of its targets.
+    pub inbox: CellList,
+    /// Targets that it should look at: woken waiters, retried writes.
+    pub pokes: Lock<Vec<Arc<Target>>>,
+    /// Started places whose request was answered by another thread; never more than are started.
+    pub finished: Lock<Vec<u32>>,
+    /// Raised when a slot for requests is free again after there was none.
+    pub slot_free: Latch,
+    /// The ring for handles beyond `max_caller_rings`.
+    pub common_ring: Lock<Producer<Outgoing>>,
+    commands: Sender<ShardCommand>,
+    /// Turns that it has begun: stands still while it is in user code.
+    pub turns: Gauge,
+    /// Handlers started and not finished.
+    pub started: Gauge,
+    /// The most that were ever started at once.
+    pub started_peak: Gauge,
+    /// Claimed jobs that have not started.
+    pub queued: Gauge,
+    /// Links attached to it.
+    pub links: Gauge,
+}
+
+impl std::fmt::Debug for ShardPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShardPort").field("turns", &self.turns.get()).finish_non_exhaustive()
+    }
+}
+
+impl ShardPort {
+    /// Hands over a command; gives it back if the shard has too many unread.
+    pub fn command(&self, command: ShardCommand) -> Result<(), ShardCommand> {
+        match self.commands.try_send(command) {
+            Ok(()) => {
+                self.wake.wake();
+                Ok(())
+            }
+            Err(TrySendError::Full(command) | TrySendError::Disconnected(command)) => Err(command),
+        }
+    }
+
+    /// Makes the shard look at `target` in its next turn.
+    pub fn poke(&self, target: &Arc<Target>) {
+        if target.poked.raise() {
+            self.pokes.lock().push(target.clone());
+            self.wake.wake();
+        }
+    }
+}
+
+/// What other threads may do to the completion thread.
+pub struct CompletionPort {
+    /// Wakes it if it sleeps.
+    pub wake: Arc<WakeCell>,
+    /// Operations for which nobody is known yet.
+    pub inbox: CellList,
+    commands: Sender<CompletionCommand>,
+}
+
+impl std::fmt::Debug for CompletionPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompletionPort").finish_non_exhaustive()
+    }
+}
+
+impl CompletionPort {
+    /// Hands over a command; gives it back if too many are unread.
+    pub fn command(&self, command: CompletionCommand) -> Result<(), CompletionCommand> {
+        match self.commands.try_send(command) {
+            Ok(()) => {
+                self.wake.wake();
+                Ok(())
+            }
+            Err(TrySendError::Full(command) | TrySendError::Disconnected(command)) => Err(command),
+        }
+    }
+}
+
+/// The life of a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum Life {
+    /// Accepts operations.
+    Serving = 0,
+    /// Accepts nothing new; what was accepted goes out.
+    Draining = 1,
+    /// Over.
+    Stopped = 2,
+}
+
+/// Host-wide counts that any thread may add to. None of them is touched on the path of an
+/// operation that finds room.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Operations that had to wait for room.
+    pub waits: Gauge,
+    /// Operations that found the waiting room full.
+    pub waiting_room_full: Gauge,
+    /// Operations whose time was up while they waited for room.
+    pub no_room: Gauge,
+    /// Requests whose time was up without a reply.
+    pub no_reply: Gauge,
+    /// Requests ended by the loss of their link.
+    pub link_lost: Gauge,
+    /// Replies whose request had ended.
+    pub late_replies: Gauge,
+    /// Replies thrown away because the hold was full.
+    pub reply_hold_refused: Gauge,
+    /// Replies for a link that had gone.
+    pub replies_undeliverable: Gauge,
+    /// Replies that got no room on their lane in time.
+    pub reply_room_refused: Gauge,
+    /// Replies arrived.
+    pub replies: Gauge,
+    /// Records received on application lanes.
+    pub received: Gauge,
+    /// Records whose handler was started.
+    pub delivered: Gauge,
+    /// Records for which there was no handler.
+    pub no_handler: Gauge,
+    /// Records that made no sense.
+    pub malformed: Gauge,
+    /// Handlers that panicked.
+    pub handler_panics: Gauge,
+    /// Flow-state commands sent.
+    pub flow_frames_sent: Gauge,
+    /// Flow-state commands that came too late to be believed.
+    pub flow_state_stale: Gauge,
+    /// Connections refused or closed before they were up.
+    pub handshakes_failed: Gauge,
+    /// Pairs that came up.
+    pub links_up: Gauge,
+    /// Pairs that were lost.
+    pub links_lost: Gauge,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct HostShared {
+    /// All limits, resolved.
+    pub plan: Arc<HostPlan>,
+    /// Where `now` comes from.
+    pub clock: Arc<dyn Clock>,
+    /// The host's job limit.
+    pub gate: PermitGate,
+    /// Waiting operations and awaited replies.
+    pub cells: CellPool<Op, Outcome>,
+    /// Operations that wait, all together.
+    pub room: Room,
+    /// The same, of callers: three quarters.
+    pub callers_room: Room,
+    /// Requests sent and not ended.
+    pub slots: Room,
+    /// Replies arrived and not taken.
+    pub hold: Arc<Room>,
+    /// Records claimed and not finished.
+    pub owned: Room,
+    /// Replies to all peers that they have not taken.
+    pub replies: Room,
+    /// What names stand for.
+    pub routes: Published<Routes>,
+    /// One per shard.
+    pub shards: Vec<ShardPort>,
+    /// The completion thread's.
+    pub completion: CompletionPort,
+    /// See [`Life`].
+    pub life: Epoch,
+    /// See [`Counts`].
+    pub counts: Counts,
+    /// A request waits because all slots of the host are taken.
+    pub slots_short: Latch,
+    /// Rings of handles in use.
+    pub caller_rings: Gauge,
+    /// All targets that are not gone, for status.
+    pub targets: Lock<Vec<Arc<Target>>>,
+}
+
+/// The receiving ends of one shard's port.
+#[derive(Debug)]
+pub struct ShardReceiver {
+    /// From the completion thread and from new handles.
+    pub commands: Receiver<ShardCommand>,
+    /// The ring of handles beyond `max_caller_rings`.
+    pub common: Consumer<Outgoing>,
+}
+
+/// The receiving ends of a host's ports, each to be moved into its engine.
+#[derive(Debug)]
+pub struct Receivers {
+    /// One per shard.
+    pub shards: Vec<ShardReceiver>,
+    /// The completion thread's.
+    pub completion: Receiver<CompletionCommand>,
+}
+
+/// Set in a cell's tag beside the target's id: the cell is a request, and holds a slot from the
+/// moment it is claimed.
+pub const TAG_REQUEST: u64 = 1 << 63;
+
+/// The tag of an operation whose target is not known yet.
+pub const TAG_FINDING: u64 = (1 << 63) - 1;
+
+/// The target of a cell's tag.
+pub fn tag_target(tag: u64) -> TargetId {
+    TargetId(tag & !TAG_REQUEST)
+}
+
+impl HostShared {
+    /// Builds all shared memory from the plan. `wakes`: one per shard, then the completion
+    /// thread's.
+    pub fn new(plan: Arc<HostPlan>, clock: Arc<dyn Clock>, mut wakes: Vec<Arc<WakeCell>>) -> (Arc<Self>, Receivers) {
+        let shards = plan.shards as usize;
+        assert_eq!(wakes.len(), shards + 1, "one wake cell per shard and one for the completion thread");
+        let completion_wake = wakes.pop().expect("counted above");
+        let done_wakes = wakes.clone();
+        let cells = CellPool::new(
+            plan.places().cells,
+            plan.shards,
+            Box::new(move |shard| {
+                done_wakes[shard as usize].wake();
+            }),
+        );
+        let mut receivers = Vec::new();
+        let ports = wakes
+            .into_iter()
+            .map(|wake| {
+                let (commands, receiver) = bounded(plan.places().commands);
+                let (producer, common) = ring(plan.ring_slots as usize);
+                receivers.push(ShardReceiver { commands: receiver, common });
+                ShardPort {
+                    wake,
+                    inbox: CellList::new(),
+                    pokes: Lock::new(Vec::new()),
+                    finished: Lock::new(Vec::new()),
+                    slot_free: Latch::new(),
+                    common_ring: Lock::new(producer),
+                    commands,
+                    turns: Gauge::default(),
+                    started: Gauge::default(),
+                    started_peak: Gauge::default(),
+                    queued: Gauge::default(),
+                    links: Gauge::default(),
+                }
+            })
+            .collect();
+        let (commands, completion_receiver) = bounded(plan.places().commands);
+        let room = &plan.room;
+        let shared = HostShared {
+            gate: PermitGate::new(GateConfig {
+                limit: plan.jobs.limit,
+                shards: plan.shards,
+                pause_at: plan.jobs.pause_at,
+                resume_at: plan.jobs.resume_at,
+            }),
+            cells,
+            room: Room::new(room.ops, room.bytes),
+            callers_room: Room::new(room.ops - room.handler_ops, room.bytes - room.handler_bytes),
+            slots: Room::new(plan.request_slots, u64::MAX),
+            hold: Arc::new(Room::new(u32::MAX, plan.reply.hold)),
+            owned: Room::new(u32::MAX, plan.max_owned_bytes),
+            replies: Room::new(u32::MAX, plan.reply.host),
+            routes: Published::new(Arc::new(Routes::default())),
+            shards: ports,
+            completion: CompletionPort { wake: completion_wake, inbox: CellList::new(), commands },
+            life: Epoch::new(Life::Serving as u64),
+            counts: Counts::default(),
+            slots_short: Latch::new(),
+            caller_rings: Gauge::default(),
+            targets: Lock::new(Vec::new()),
+            plan,
+            clock,
+        };
+        (Arc::new(shared), Receivers { shards: receivers, completion: completion_receiver })
+    }
+
+    /// Where the host is in its life.
+    pub fn life(&self) -> Life {
+        match self.life.get() {
+            0 => Life::Serving,
+            1 => Life::Draining,
+            _ => Life::Stopped,
+        }
+    }
+
+    /// The port of `shard`.
+    pub fn port(&self, shard: ShardId) -> &ShardPort {
+        &self.shards[shard.index()]
+    }
+
+    /// Takes a place in the waiting room: the target's share first, then the class's, then the
+    /// host's.
+    pub fn enter_room(&self, target: Option<&Target>, class: Class, bytes: u64) -> Result<(), Error> {
+        let full = |full: crate::sync::room::RoomFull, target: Option<&Target>| {
+            self.counts.waiting_room_full.add(1);
+            Error::new(ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull).with(|n| {
+                n.target = target.map(Target::label);
+                n.stage = Some(Stage::Room);
+                n.lane = Some(Lane::Application);
+                n.waited = Some(std::time::Duration::ZERO);
+                (n.used, n.limit) = if full.ops >= full.ops_max {
+                    (Some(full.ops.into()), Some(full.ops_max.into()))
+                } else {
+                    (Some(full.bytes), Some(full.bytes_max))
+                };
+            })
+        };
+        if let Some(t) = target {
+            t.waiting.enter(bytes).map_err(|f| full(f, target))?;
+        }
+        if class == Class::Caller
+            && let Err(f) = self.callers_room.enter(bytes)
+        {
+            if let Some(t) = target {
+                t.waiting.leave(bytes);
+            }
+            return Err(full(f, target));
+        }
+        if let Err(f) = self.room.enter(bytes) {
+            if class == Class::Caller {
+                self.callers_room.leave(bytes);
+            }
+            if let Some(t) = target {
+                t.waiting.leave(bytes);
+            }
+            return Err(full(f, target));
+        }
+        Ok(())
+    }
+
+    /// Gives the place back. Whoever takes an operation out of Waiting calls it, once.
+    pub fn leave_room(&self, op: &Op) {
+        let bytes = op.record.charge();
+        if let Some(t) = &op.target {
+            t.waiting.leave(bytes);
+        }
+        if op.class == Class::Caller {
+            self.callers_room.leave(bytes);
+        }
+        self.room.leave(bytes);
+    }
+
+    /// Takes a slot for a request to `target`; false if either bound is reached.
+    pub fn enter_slot(&self, target: &Target) -> bool {
+        if target.in_flight.enter(0).is_err() {
+            return false;
+        }
+        if self.slots.enter(0).is_err() {
+            target.in_flight.leave(0);
+            self.slots_short.raise();
+            return false;
+        }
+        true
+    }
+
+    /// Gives a slot back, and lets whoever waits for one know.
+    pub fn leave_slot(&self, target: &Arc<Target>) {
+        target.in_flight.leave(0);
+        self.slots.leave(0);
+        if target.mark.waiters() > 0 {
+            self.port(target.owner).poke(target);
+        }
+        if self.slots_short.is_raised() && self.slots_short.lower() {
+            for port in &self.shards {
+                port.slot_free.raise();
+                port.wake.wake();
+            }
+        }
+    }
+
+    /// The error of an operation whose time was up while it waited.
+    pub fn timed_out_waiting(&self, op: Op, now: Instant) -> Outcome {
+        self.counts.no_room.add(1);
+        let finding = op.target.is_none();
+        let detail = if finding { Detail::NotFoundYet } else { Detail::NoRoom };
+        let error = self.waiting_error(ErrorKind::DeadlineExceeded, detail, &op, now);
+        Outcome::Failed { error, payload: Some(op.record.payload) }
+    }
+
+    /// An error with everything that is known of a waiting operation.
+    pub fn waiting_error(&self, kind: ErrorKind, detail: Detail, op: &Op, now: Instant) -> Error {
+        Error::new(kind, detail).with(|n| {
+            n.waited = Some(now.since(op.since));
+            n.stage = Some(Stage::Finding);
+            n.target = Some(op.address.name().clone());
+            if let Some(target) = &op.target {
+                n.stage = Some(Stage::Room);
+                n.target = Some(target.label());
+                n.lane = Some(Lane::Application);
+                n.requested = Some(op.record.charge());
+                n.used = Some(target.mark.bytes());
+                n.limit = Some(target.mark.limit());
+                n.paused_for = target.paused_for(now);
+            }
+        })
+    }
+
+    /// Ends a cell whose time is up, whatever it waits for. `target` is that of its tag, if it is
+    /// still known. True if this call ended it.
+    pub fn expire(&self, id: CellId, tag: u64, target: Option<&Arc<Target>>, now: Instant) -> bool {
+        let mut was_waiting = false;
+        let ended = self.cells.finish(id, |op| match op {
+            Some(op) => {
+                was_waiting = true;
+                self.leave_room(&op);
+                self.timed_out_waiting(op, now)
+            }
+            None => {
+                self.counts.no_reply.add(1);
+                let error = Error::new(ErrorKind::DeadlineExceeded, Detail::NoReply).with(|n| {
+                    n.target = target.map(|t| t.label());
+                    n.stage = Some(Stage::Reply);
+                    n.lane = Some(Lane::Completion);
+                });
+                Outcome::Failed { error, payload: None }
+            }
+        });
+        if ended {
+            self.after_end(tag, target, was_waiting);
+        }
+        ended
+    }
+
+    /// Ends a cell early, with an error of the given kind.
+    pub fn fail(&self, id: CellId, tag: u64, target: Option<&Arc<Target>>, kind: ErrorKind, detail: Detail) -> bool {
+        let now = self.clock.now();
+        let mut was_waiting = false;
+        let ended = self.cells.finish(id, |op| match op {
+            Some(op) => {
+                was_waiting = true;
+                self.leave_room(&op);
+                let error = self.waiting_error(kind, detail, &op, now);
+                Outcome::Failed { error, payload: Some(op.record.payload) }
+            }
+            None => {
+                let error = Error::new(kind, detail).with(|n| {
+                    n.target = target.map(|t| t.label());
+                    n.stage = Some(Stage::Reply);
+                });
+                Outcome::Failed { error, payload: None }
+            }
+        });
+        if ended {
+            self.after_end(tag, target, was_waiting);
+        }
+        ended
+    }
+
+    /// What every end of a cell owes: a claimed request gives its slot back; the owner of a target
+    /// hears of a waiter that is no more, because it may have been the head.
+    fn after_end(&self, tag: u64, target: Option<&Arc<Target>>, was_waiting: bool) {
+        let Some(target) = target else {
+            if !was_waiting && tag & TAG_REQUEST != 0 {
+                self.slots.leave(0);
+            }
+            return;
+        };
+        if was_waiting {
+            self.port(target.owner).poke(target);
+        } else if tag & TAG_REQUEST != 0 {
+            self.leave_slot(target);
+        }
+    }
+}
+
+/// The number of a channel in records, for an address whose target was fixed.
+pub fn channel_of(address: &Address, routes: &Routes) -> Option<ChannelId> {
+    match address {
+        Address::Channel(name) => routes.channels.get(name).map(|c| c.id),
+        Address::Node(_) => Some(ChannelId::NODE),
+    }
+}
+
+/// An error record: small, so that it can always be admitted.
+pub fn error_record(correlation: u64, envelope: Option<Box<[u8]>>, kind: ErrorKind, code: u16, text: &str) -> Record {
+    Record {
+        kind: Kind::Error,
+        depth: 0,
+        channel: kind as u16,
+        correlation,
+        expiry_ms: 0,
+        method: Default::default(),
+        payload: ErrorBody::encode(code, text),
+        envelope,
+    }
+}

@@ -1,0 +1,281 @@
+//! `Target`: one link to a peer, as everybody shares it. Callers admit and write through it, its
+//! owner shard keeps its queue, the completion thread decides whether it is up.
+//!
+//! ```text
+//!   admission    mark            one word: bytes, waiters, blocked
+//!                waiting         its quarter of the waiting room
+//!                in_flight       requests sent and not ended
+//!   application  Baton<Writer>   whoever holds it writes; the socket lives in it
+//!   completion   PostBaton       replies that found the baton taken lie in its posts
+//!   link         0 = down, else the number of the present attach
+//! ```
+//!
+//! What is full: the mark makes senders wait; `waiting` ends a call at once; `in_flight` makes
+//! requests wait as for room; `replies` keeps the peer's next requests unclaimed.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::egress::Egress;
+use super::transport::Transport;
+use crate::base::id::{CellId, ShardId, TargetId};
+use crate::base::record::Record;
+use crate::base::time::Instant;
+use crate::sync::baton::{Baton, PostBaton};
+use crate::sync::lock::Lock;
+use crate::sync::mark::Mark;
+use crate::sync::room::Room;
+use crate::sync::word::{Epoch, Gauge, Latch};
+
+/// The write half of a lane: the socket and what it still has to take. Lives inside a baton.
+pub struct Writer<R> {
+    /// `None` while the link is down.
+    pub transport: Option<Arc<dyn Transport>>,
+    /// What was begun or staged.
+    pub egress: Egress<R>,
+    /// Local channel number to the peer's number on this link; `NO_CHANNEL` where it serves none.
+    pub channels: Vec<u16>,
+    /// Records written whole since the attach.
+    pub written: u64,
+    /// Records written whole, over all attaches.
+    pub written_ever: u64,
+}
+
+/// In [`Writer::channels`]: the peer does not serve it.
+pub const NO_CHANNEL: u16 = 0xFFFE;
+
+/// How far a flush came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flushed {
+    /// Everything was taken.
+    Empty,
+    /// The transport takes no more now; a readiness event will follow.
+    Blocked,
+    /// The connection is broken. It was shut down, so that its reader finds out.
+    Broken,
+}
+
+impl<R> Writer<R> {
+    fn new() -> Self {
+        Writer { transport: None, egress: Egress::new(), channels: Vec::new(), written: 0, written_ever: 0 }
+    }
+
+    /// The peer's number for a local channel.
+    pub fn wire_channel(&self, local: u16) -> u16 {
+        self.channels.get(local as usize).copied().unwrap_or(NO_CHANNEL)
+    }
+
+    /// Writes until nothing is left or the transport takes no more. `done` gets each record whose
+    /// last byte was taken, with its charge.
+    pub fn flush(&mut self, mut done: impl FnMut(R, u64)) -> Flushed {
+        let Some(transport) = &self.transport else { return Flushed::Blocked };
+        while !self.egress.is_empty() {
+            let mut slices = [io::IoSlice::new(&[]); 32];
+            let n = self.egress.slices(&mut slices);
+            match transport.write(&slices[..n]) {
+                Ok(0) => {
+                    transport.shutdown();
+                    return Flushed::Broken;
+                }
+                Ok(taken) => {
+                    let mut whole = 0;
+                    self.egress.written(taken, |record, charge| {
+                        whole += 1;
+                        done(record, charge);
+                    });
+                    self.written += whole;
+                    self.written_ever += whole;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Flushed::Blocked,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    transport.shutdown();
+                    return Flushed::Broken;
+                }
+            }
+        }
+        Flushed::Empty
+    }
+}
+
+impl<R> fmt::Debug for Writer<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("transport", &self.transport).field("written", &self.written).finish()
+    }
+}
+
+/// What may be left for the holder of a completion lane's baton.
+#[derive(Debug)]
+pub enum Post {
+    /// A reply or error to a request that came in on attach `link`.
+    Reply {
+        /// The attach on which the request came.
+        link: u64,
+        /// The answer.
+        record: Record,
+    },
+    /// A command, encoded: heartbeats and flow state.
+    Command {
+        /// The attach that it is meant for.
+        link: u64,
+        /// The frame.
+        frame: Bytes,
+    },
+}
+
+/// How a peer talks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dialect {
+    /// Another afflux node: two lanes.
+    Native,
+    /// A stock ZeroMQ peer: one lane carries both directions' everything.
+    Stock,
+}
+
+/// What is fixed when a target is made.
+#[derive(Clone, Debug)]
+pub struct TargetSpec {
+    /// Its name for life.
+    pub id: TargetId,
+    /// The shard that keeps its queue.
+    pub owner: ShardId,
+    /// Whether we dial it: then it outlives its connections.
+    pub dialled: bool,
+    /// How it talks.
+    pub dialect: Dialect,
+    /// What to call it until it has told its name.
+    pub label: Arc<str>,
+    /// The send mark in bytes; 0 = unlimited.
+    pub send_mark: u64,
+    /// Its share of the waiting room.
+    pub waiting_ops: u32,
+    /// The same in bytes.
+    pub waiting_bytes: u64,
+    /// Requests in flight at most.
+    pub requests: u32,
+    /// Bytes of replies to it at most.
+    pub reply_bytes: u64,
+}
+
+/// One link to a peer.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name for life.
+    pub id: TargetId,
+    /// The shard that keeps its queue.
+    pub owner: ShardId,
+    /// Whether we dial it.
+    pub dialled: bool,
+    /// How it talks.
+    pub dialect: Dialect,
+    label: Lock<Arc<str>>,
+    /// The send mark: who may add to the queue.
+    pub mark: Mark,
+    /// Operations that wait for room here.
+    pub waiting: Room,
+    /// Requests that this peer has not answered.
+    pub in_flight: Room,
+    /// Replies to this peer that it has not taken.
+    pub replies: Room,
+    /// Replies that wait for room on the completion lane, oldest first; bounded by `waiting`.
+    pub reply_waiters: Lock<VecDeque<CellId>>,
+    /// The write half of the application lane.
+    pub application: Baton<Writer<Record>>,
+    /// The write half of the completion lane; of a stock peer's only lane.
+    pub completion: PostBaton<Writer<()>, Post>,
+    /// The number of the present attach; 0 while down.
+    pub link: Epoch,
+    /// Raised for good when the target is removed.
+    pub gone: Latch,
+    /// In its owner's list of targets to look at.
+    pub poked: Latch,
+    /// When the last byte of the application lane came, in nanoseconds.
+    pub last_read_ns: Gauge,
+    /// Application records decoded since the attach, as told to the peer.
+    pub decoded: Gauge,
+    /// Application records of ours that the peer said it has decoded since the attach.
+    pub decoded_by_peer: Gauge,
+    /// When the peer told us to pause, in nanoseconds; 0 = it has not.
+    paused_ns: Gauge,
+    /// The largest payload that the peer takes.
+    pub max_message: Gauge,
+    /// Records accepted for this target, less those that gave up before they were sent.
+    pub accepted: Gauge,
+    /// Records written whole, over all attaches.
+    pub written: Gauge,
+    /// Records lost with a link after their first byte had gone.
+    pub lost_on_detach: Gauge,
+    /// Records written whole on a lost link whose decoding the peer had not told.
+    pub in_doubt_on_detach: Gauge,
+    /// Records that were dropped before their first byte: cancelled requests, unknown channels.
+    pub discarded: Gauge,
+}
+
+impl Target {
+    /// A target that is down.
+    pub fn new(spec: TargetSpec) -> Self {
+        Target {
+            id: spec.id,
+            owner: spec.owner,
+            dialled: spec.dialled,
+            dialect: spec.dialect,
+            label: Lock::new(spec.label),
+            mark: Mark::new(spec.send_mark),
+            waiting: Room::new(spec.waiting_ops, spec.waiting_bytes),
+            in_flight: Room::new(spec.requests, u64::MAX),
+            replies: Room::new(u32::MAX, spec.reply_bytes),
+            reply_waiters: Lock::new(VecDeque::new()),
+            application: Baton::new(Writer::new()),
+            completion: PostBaton::new(Writer::new()),
+            link: Epoch::new(0),
+            gone: Latch::new(),
+            poked: Latch::new(),
+            last_read_ns: Gauge::default(),
+            decoded: Gauge::default(),
+            decoded_by_peer: Gauge::default(),
+            paused_ns: Gauge::default(),
+            max_message: Gauge::new(u64::MAX),
+            accepted: Gauge::default(),
+            written: Gauge::default(),
+            lost_on_detach: Gauge::default(),
+            in_doubt_on_detach: Gauge::default(),
+            discarded: Gauge::default(),
+        }
+    }
+
+    /// Whether a pair of connections is attached now.
+    #[inline]
+    pub fn is_up(&self) -> bool {
+        self.link.get() != 0
+    }
+
+    /// The peer's name, or its address until it has told its name.
+    pub fn label(&self) -> Arc<str> {
+        self.label.lock().clone()
+    }
+
+    /// The peer told its name.
+    pub fn set_label(&self, label: Arc<str>) {
+        *self.label.lock() = label;
+    }
+
+    /// The peer told us to pause or to go on. True: senders wait here and may be admitted now, so
+    /// the owner must look.
+    pub fn set_paused(&self, paused: bool, now: Instant) -> bool {
+        self.paused_ns.set(if paused { now.0.max(1) } else { 0 });
+        self.mark.set_blocked(paused)
+    }
+
+    /// For how long the peer has been telling us to pause.
+    pub fn paused_for(&self, now: Instant) -> Option<Duration> {
+        match self.paused_ns.get() {
+            0 => None,
+            since => Some(now.since(Instant(since))),
+        }
+    }
+}

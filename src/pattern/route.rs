@@ -1,0 +1,150 @@
+//! Routes: which targets a name stands for now. The snapshot is immutable and replaced whole, by
+//! the completion thread alone; a handle keeps one and looks at a version word per operation.
+//!
+//! A target is fixed once, when an operation starts. Nothing that happens later re-selects it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::base::error::{Detail, Error, ErrorKind};
+use crate::base::id::ChannelId;
+use crate::flow::target::Target;
+
+/// One node that serves a channel.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Its name.
+    pub node: Arc<str>,
+    /// 0..=10,000; 0 = announced, but not to be selected.
+    pub weight: u32,
+    /// Its links that are up. Empty: known, but not reachable now.
+    pub links: Vec<Arc<Target>>,
+}
+
+/// One channel.
+#[derive(Clone, Debug)]
+pub struct Channel {
+    /// Its number in records of this host.
+    pub id: ChannelId,
+    /// Everybody who ever announced it.
+    pub members: Vec<Member>,
+}
+
+/// What is known of the world.
+#[derive(Clone, Debug, Default)]
+pub struct Routes {
+    /// Channels by name.
+    pub channels: HashMap<Arc<str>, Channel>,
+    /// Links by node name, up or not: a node that we dial keeps its queue while it is away.
+    pub nodes: HashMap<Arc<str>, Vec<Arc<Target>>>,
+    /// Every configured connection has had an outcome. Before that, an unknown channel may yet
+    /// turn up, and a call waits; afterwards it is `NotFound` at once.
+    pub settled: bool,
+}
+
+/// What an operation is addressed to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Address {
+    /// Any ready member of the channel.
+    Channel(Arc<str>),
+    /// The node of that name, and no other.
+    Node(Arc<str>),
+}
+
+impl Address {
+    /// The name without its sort.
+    pub fn name(&self) -> &Arc<str> {
+        match self {
+            Address::Channel(name) | Address::Node(name) => name,
+        }
+    }
+}
+
+/// What a look at the routes gave.
+#[derive(Debug)]
+pub enum Found {
+    /// This target, for good.
+    Target(Arc<Target>, ChannelId),
+    /// Nobody yet, but a configured connection is still on its way.
+    NotYet,
+}
+
+/// One handle's place in the rotation over one address: smooth weighted round robin over members,
+/// plain round robin over a member's links. Exact sequences hold per handle.
+#[derive(Debug, Default)]
+pub struct Rotation {
+    /// One credit per member, in the snapshot's order.
+    credit: Vec<i64>,
+    /// The next link of each member.
+    link: Vec<usize>,
+}
+
+impl Rotation {
+    fn fit(&mut self, members: usize) {
+        if self.credit.len() != members {
+            self.credit = vec![0; members];
+            self.link = vec![0; members];
+        }
+    }
+
+    fn next_link(&mut self, member: usize, links: &[Arc<Target>]) -> Arc<Target> {
+        let at = self.link[member] % links.len();
+        self.link[member] = at + 1;
+        links[at].clone()
+    }
+
+    /// Selects one member that is reachable and has a weight, and one of its links.
+    fn select(&mut self, members: &[Member]) -> Option<Arc<Target>> {
+        self.fit(members.len());
+        let mut total = 0;
+        let mut best: Option<usize> = None;
+        for (i, member) in members.iter().enumerate() {
+            if member.weight == 0 || member.links.is_empty() {
+                continue;
+            }
+            self.credit[i] += i64::from(member.weight);
+            total += i64::from(member.weight);
+            if best.is_none_or(|b| self.credit[i] > self.credit[b]) {
+                best = Some(i);
+            }
+        }
+        let best = best?;
+        self.credit[best] -= total;
+        Some(self.next_link(best, &members[best].links))
+    }
+}
+
+impl Routes {
+    /// Fixes the target of an operation that starts now.
+    pub fn find(&self, address: &Address, rotation: &mut Rotation) -> Result<Found, Error> {
+        match address {
+            Address::Channel(name) => {
+                let Some(channel) = self.channels.get(name) else { return self.unknown(name) };
+                match rotation.select(&channel.members) {
+                    Some(target) => Ok(Found::Target(target, channel.id)),
+                    None if channel.members.is_empty() => self.unknown(name),
+                    None => {
+                        let draining = channel.members.iter().any(|m| !m.links.is_empty());
+                        let detail = if draining { Detail::Draining } else { Detail::NotConnected };
+                        Err(Error::new(ErrorKind::Unavailable, detail).with(|n| n.target = Some(name.clone())))
+                    }
+                }
+            }
+            Address::Node(name) => match self.nodes.get(name) {
+                Some(links) if !links.is_empty() => {
+                    rotation.fit(1);
+                    Ok(Found::Target(rotation.next_link(0, links), ChannelId::NODE))
+                }
+                _ => self.unknown(name),
+            },
+        }
+    }
+
+    fn unknown(&self, name: &Arc<str>) -> Result<Found, Error> {
+        if self.settled {
+            Err(Error::new(ErrorKind::NotFound, Detail::None).with(|n| n.target = Some(name.clone())))
+        } else {
+            Ok(Found::NotYet)
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Blocking a thread of the user's until an operation has ended: one waker per thread, made once.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+thread_local! {
+    static WAKER: RefCell<Option<Waker>> = const { RefCell::new(None) };
+}
+
+/// A waker that unparks the calling thread.
+pub fn thread_waker() -> Waker {
+    WAKER.with_borrow_mut(|w| w.get_or_insert_with(|| Waker::from(Arc::new(Unpark(thread::current())))).clone())
+}
+
+/// Sleeps until the thread's waker is woken, or `timeout` has passed, or for no reason at all: the
+/// caller looks again.
+pub fn park(timeout: Duration) {
+    thread::park_timeout(timeout);
+}
