@@ -3,3 +3,11 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod primitive;
+
+pub mod baton;
+pub mod mark;
+pub mod page;
+pub mod published;
+pub mod ring;
+pub mod room;
+pub mod wake;
