@@ -2,8 +2,15 @@
 //! locks. Each file is one protocol with its own loom model in `tests/loom/`.
 #![allow(unsafe_code)]
 
+pub mod baton;
 pub mod lock;
+pub mod mark;
+pub mod page;
 #[cfg(not(afflux_loom))]
 pub mod parker;
 pub(crate) mod primitive;
+pub mod published;
+pub mod ring;
+pub mod room;
+pub mod wake;
 pub mod word;

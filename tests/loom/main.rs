@@ -1,0 +1,60 @@
+//! Interleavings of `sync/`: at most three threads, two operations each.
+//!
+//! The same bodies run twice. Plainly, with the system's threads, many times over; and under loom,
+//! which tries every interleaving (up to a number of preemptions) and every value that a relaxed
+//! load may return:
+//!
+//! ```text
+//! cargo test --test loom
+//! RUSTFLAGS="--cfg afflux_loom" cargo test --release --test loom
+//! ```
+//!
+//! `--cfg 'afflux_mutation="..."'` beside the latter plants a fault; the model of that protocol must
+//! turn red. The faults are listed at the end of this file.
+
+mod baton;
+mod mark;
+mod page;
+mod published;
+mod ring;
+mod room;
+mod wake;
+
+#[cfg(afflux_loom)]
+mod harness {
+    pub use loom::sync::{Arc, atomic};
+    pub use loom::thread;
+
+    /// Runs `body` under every interleaving that has at most three preemptions, or
+    /// `LOOM_MAX_PREEMPTIONS`.
+    pub fn model(body: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound.get_or_insert(3);
+        builder.check(body);
+    }
+}
+
+#[cfg(not(afflux_loom))]
+mod harness {
+    pub use std::sync::{Arc, atomic};
+    pub use std::thread;
+
+    /// Runs `body` often.
+    pub fn model(body: impl Fn() + Send + Sync + 'static) {
+        for _ in 0..500 {
+            body();
+        }
+    }
+}
+
+use harness::{Arc, atomic, model, thread};
+
+// Fault                       File                Turns red
+// ring_relaxed_publish        sync/ring.rs        ring::*
+// mark_forgets_waiter         sync/mark.rs        mark::a_refused_sender_is_seen_by_the_release
+// mark_keeps_version          sync/mark.rs        mark::nothing_is_admitted_above_a_new_limit
+// baton_forgets_flag          sync/baton.rs       baton::*
+// lazy_wake                   sync/wake.rs        wake::*
+// page_settles_early          sync/page.rs        page::a_settled_page_has_the_new_peak
+// published_early_version     sync/published.rs   published::*
+// room_enters_blindly         sync/room.rs        room::*

@@ -1,0 +1,108 @@
+use afflux::sync::ring::ring;
+use afflux::sync::wake::WakeCell;
+
+use super::atomic::{AtomicU32, Ordering};
+use super::{Arc, model, thread};
+
+fn sleeper() -> Arc<WakeCell> {
+    let this = thread::current();
+    Arc::new(WakeCell::new(move || this.unpark()))
+}
+
+/// Two producers, one sleeper. The work is as weak as it may be: a relaxed store.
+#[test]
+fn no_wake_is_lost() {
+    model(|| {
+        let cell = sleeper();
+        let work = Arc::new(AtomicU32::new(0));
+        let producers: Vec<_> = (0..2)
+            .map(|_| {
+                let (cell, work) = (cell.clone(), work.clone());
+                thread::spawn(move || {
+                    work.fetch_add(1, Ordering::Relaxed);
+                    cell.wake();
+                })
+            })
+            .collect();
+        let mut done = 0;
+        while done < 2 {
+            cell.prepare_sleep();
+            if work.load(Ordering::Relaxed) == 0 && cell.sleep_or_abort() {
+                // A lost wake is a sleep without end, which loom reports.
+                thread::park();
+            }
+            cell.awake();
+            done += work.swap(0, Ordering::Relaxed);
+        }
+        producers.into_iter().for_each(|producer| producer.join().unwrap());
+        assert!(cell.wakes() <= 2);
+    });
+}
+
+/// The whole hand-over: a push and a wake on one side, a turn and a sleep on the other.
+#[test]
+fn a_pushed_item_ends_the_sleep() {
+    model(|| {
+        let cell = sleeper();
+        let (mut producer, mut consumer) = ring(2);
+        let pusher = {
+            let cell = cell.clone();
+            thread::spawn(move || {
+                for item in 1..=2 {
+                    producer.push(item).unwrap();
+                    cell.wake();
+                }
+            })
+        };
+        let mut taken = Vec::new();
+        while taken.len() < 2 {
+            consumer.drain(2, |item| taken.push(item));
+            cell.prepare_sleep();
+            if taken.len() < 2 && consumer.is_empty() && cell.sleep_or_abort() {
+                thread::park();
+            }
+            cell.awake();
+        }
+        pusher.join().unwrap();
+        assert_eq!(taken, [1, 2]);
+    });
+}
+
+/// A thread that is awake costs nobody a system call.
+#[test]
+fn nobody_wakes_who_is_awake() {
+    model(|| {
+        let cell = Arc::new(WakeCell::new(|| panic!("called the waker of a thread that is awake")));
+        let producer = {
+            let cell = cell.clone();
+            thread::spawn(move || cell.wake())
+        };
+        assert!(!cell.wake());
+        assert!(!producer.join().unwrap());
+        assert_eq!(cell.wakes(), 0);
+    });
+}
+
+/// Of several wakes for one sleep one is real.
+#[test]
+fn one_sleep_is_ended_once() {
+    model(|| {
+        let calls = Arc::new(AtomicU32::new(0));
+        let cell = {
+            let calls = calls.clone();
+            Arc::new(WakeCell::new(move || {
+                calls.fetch_add(1, Ordering::Relaxed);
+            }))
+        };
+        cell.prepare_sleep();
+        let other = {
+            let cell = cell.clone();
+            thread::spawn(move || cell.wake())
+        };
+        let mine = cell.wake();
+        let theirs = other.join().unwrap();
+        assert!(mine != theirs);
+        assert!(!cell.sleep_or_abort());
+        assert_eq!((calls.load(Ordering::Relaxed), cell.wakes()), (1, 1));
+    });
+}
