@@ -2,4 +2,5 @@
 
 pub mod base;
 pub mod plan;
+pub mod policy;
 pub mod sync;

@@ -28,8 +28,9 @@ mod sizing;
 pub use hwm::{Hwm, HwmPlan, LimitSource};
 pub use profile::{HwmProfile, JobQueueProfile, QueueBounds};
 pub use sizing::{
-    CELL_BYTES, CHANNELS_MAX, HANDSHAKE_BYTES, LINK_STATE_BYTES, LINKS_MAX, Places, RING_SLOT_BYTES, SHARDS_MAX,
-    SMALL_REPLY_MAX, STARTED_BYTES,
+    CELL_BYTES, CELLS_MAX, CHANNEL_LIST_BYTES, CHANNELS_MAX, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, LINK_STATE_BYTES,
+    LINKS_MAX, MARK_MAX, MESSAGE_MAX, METER_BYTES, Places, QUEUE_ENTRY_BYTES, RING_SLOT_BYTES, ROOM_MAX, SHARDS_MAX,
+    SMALL_REPLY_MAX, STARTED_BYTES, TICKET_BYTES,
 };
 
 /// Everything that was resolved for one host. Shared as an `Arc`; plain values, no interior

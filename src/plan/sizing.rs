@@ -16,6 +16,22 @@ pub const CHANNELS_MAX: usize = 256;
 /// Replies up to this many bytes are kept whatever the reply hold says: bounded by the request slots.
 pub const SMALL_REPLY_MAX: usize = 2048;
 
+/// The most cells of one host: as many as a mark can count waiters.
+pub const CELLS_MAX: u64 = (1 << 20) - 1;
+
+/// The largest mark: a mark counts up to 64 GiB less one, and one larger record may lie beside nothing.
+pub const MARK_MAX: u64 = 32 << 30;
+
+/// The largest room, hold or reply mark, bytes.
+pub const ROOM_MAX: u64 = 512 << 30;
+
+/// The largest record between nodes, bytes.
+pub const MESSAGE_MAX: u64 = 1 << 30;
+
+/// An entry of a queue in memory, whatever its payload. A charge counts 64 bytes of it
+/// (`RECORD_OVERHEAD`); the ledger has the rest in a row of its own.
+pub const QUEUE_ENTRY_BYTES: u64 = 144;
+
 /// A place in a ring: one record with its target.
 pub const RING_SLOT_BYTES: u64 = 160;
 
@@ -25,6 +41,18 @@ pub const CELL_BYTES: u64 = 512;
 /// The machines of one link on both lanes, without any bytes of records: decoders, queues' heads,
 /// batons, flow state, one pending PONG and FLOWSTATE.
 pub const LINK_STATE_BYTES: u64 = 4096;
+
+/// The channels that one peer announced: 256 names of 64 bytes with their bookkeeping.
+pub const CHANNEL_LIST_BYTES: u64 = 256 * 96;
+
+/// A ticket of the permit gate.
+pub const TICKET_BYTES: u64 = 64;
+
+/// What one thread measures with: ten histograms of 36 KiB, twice, and its page of counters.
+pub const METER_BYTES: u64 = 768 << 10;
+
+/// The error reply of a request that ends without one of its own: a sentence of at most 1 KiB, charged.
+pub const ERROR_REPLY_BYTES: u64 = 1024 + 2 + 64;
 
 /// One connection in its handshake: a READY of at most 64 KiB, our own greeting and READY.
 pub const HANDSHAKE_BYTES: u64 = (64 << 10) + (20 << 10);
@@ -89,7 +117,8 @@ mod tests {
 
     #[test]
     fn a_ring_slot_holds_a_record_and_its_target() {
-        assert!(size_of::<Record>() as u64 + 32 <= RING_SLOT_BYTES, "{}", size_of::<Record>());
+        let record = size_of::<Record>() as u64;
+        assert!(record + 32 <= RING_SLOT_BYTES && record + 16 <= QUEUE_ENTRY_BYTES, "{record}");
     }
 
     #[test]
