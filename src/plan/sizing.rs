@@ -1,0 +1,145 @@
+//! Sizes of pools, rings and tables as written sums, with the holder of each term named. A sum that
+//! is too small is a pool that runs dry under load; a test of the pool's owner would find it late,
+//! the sum is found here.
+
+use super::HostPlan;
+
+/// The most shards of one host.
+pub const SHARDS_MAX: u16 = 256;
+
+/// The most links of one connect.
+pub const LINKS_MAX: u16 = 64;
+
+/// The most channels that one node serves.
+pub const CHANNELS_MAX: usize = 256;
+
+/// Replies up to this many bytes are kept whatever the reply hold says: bounded by the request slots.
+pub const SMALL_REPLY_MAX: usize = 2048;
+
+/// The most cells of one host: as many as a mark can count waiters.
+pub const CELLS_MAX: u64 = (1 << 20) - 1;
+
+/// The largest mark: a mark counts up to 64 GiB less one, and one larger record may lie beside nothing.
+pub const MARK_MAX: u64 = 32 << 30;
+
+/// The largest room, hold or reply mark, bytes.
+pub const ROOM_MAX: u64 = 512 << 30;
+
+/// The largest record between nodes, bytes.
+pub const MESSAGE_MAX: u64 = 1 << 30;
+
+/// An entry of a queue in memory, whatever its payload. A charge counts 64 bytes of it
+/// (`RECORD_OVERHEAD`); the ledger has the rest in a row of its own.
+pub const QUEUE_ENTRY_BYTES: u64 = 144;
+
+/// A place in a ring: one record with its target.
+pub const RING_SLOT_BYTES: u64 = 160;
+
+/// A cell: word, links, payload, outcome, waker, deadline.
+pub const CELL_BYTES: u64 = 512;
+
+/// The machines of one link on both lanes, without any bytes of records: decoders, queues' heads,
+/// batons, flow state, one pending PONG and FLOWSTATE.
+pub const LINK_STATE_BYTES: u64 = 4096;
+
+/// The channels that one peer announced: 256 names of 64 bytes with their bookkeeping.
+pub const CHANNEL_LIST_BYTES: u64 = 256 * 96;
+
+/// A ticket of the permit gate.
+pub const TICKET_BYTES: u64 = 64;
+
+/// What one thread measures with: ten histograms of 36 KiB, twice, and its page of counters.
+pub const METER_BYTES: u64 = 768 << 10;
+
+/// The error reply of a request that ends without one of its own: a sentence of at most 1 KiB, charged.
+pub const ERROR_REPLY_BYTES: u64 = 1024 + 2 + 64;
+
+/// One connection in its handshake: a READY of at most 64 KiB, our own greeting and READY.
+pub const HANDSHAKE_BYTES: u64 = (64 << 10) + (20 << 10);
+
+/// A started handler's place: correlation, responder, continuation's head. What the handler itself
+/// captures is the user's.
+pub const STARTED_BYTES: u64 = 512;
+
+pub(super) const CALLER_RING_SLOTS: u32 = 1024;
+
+/// A shard has one mesh ring per other shard: the product, not the ring, is kept in bounds.
+pub(super) fn mesh_slots(shards: u16) -> u32 {
+    let even = 16_384 / u32::from(shards.max(1));
+    (1 << even.max(1).ilog2()).clamp(64, 256)
+}
+
+/// How many places each pool and table has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Places {
+    /// Cells: `room.ops` operations that wait + `request_slots` requests in flight. Having a cell is
+    /// having a place in every list that a cell may be put on.
+    pub cells: u32,
+    /// Rings of callers: `caller_rings` + one shared per shard.
+    pub caller_rings: u32,
+    /// Rings between threads: shards x (shards - 1) + one each way between every shard and the
+    /// completion thread.
+    pub mesh_rings: u32,
+    /// Places of a caller's ring that are kept for cell indices, so that pushing one never fails: a
+    /// quarter. Accepted records use the rest.
+    pub ring_reserve: u32,
+    /// Tickets of the permit gate: one per origin, that is `peers_max` links + one per ordered pair of
+    /// shards.
+    pub tickets: u32,
+    /// Connections: two per link + those in their handshake + one listener per address.
+    pub connections: u32,
+}
+
+impl Places {
+    pub(super) fn of(plan: &HostPlan) -> Places {
+        let shards = u32::from(plan.shards);
+        let places = Places {
+            cells: plan.room.ops.saturating_add(plan.request_slots),
+            caller_rings: plan.caller_rings.saturating_add(shards),
+            mesh_rings: shards * (shards - 1) + 2 * shards,
+            ring_reserve: plan.ring_slots / 4,
+            tickets: plan.peers_max.saturating_add(shards * shards),
+            connections: plan
+                .peers_max
+                .saturating_mul(2)
+                .saturating_add(plan.handshakes_max)
+                .saturating_add(plan.listen.len() as u32),
+        };
+        debug_assert!(places.cells > plan.room.ops && places.ring_reserve > 0);
+        places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::record::Record;
+
+    #[test]
+    fn a_ring_slot_holds_a_record_and_its_target() {
+        let record = size_of::<Record>() as u64;
+        assert!(record + 32 <= RING_SLOT_BYTES && record + 16 <= QUEUE_ENTRY_BYTES, "{record}");
+    }
+
+    #[test]
+    fn mesh_memory_grows_linearly_from_64_shards_on() {
+        assert_eq!([1, 2, 64, 65, 128, 256].map(mesh_slots), [256, 256, 256, 128, 128, 64]);
+        for shards in 1..=SHARDS_MAX {
+            assert!(mesh_slots(shards).is_power_of_two());
+            assert!(u32::from(shards) * mesh_slots(shards) <= 16_384);
+        }
+    }
+
+    #[test]
+    fn sums_name_every_holder() {
+        let mut plan = HostPlan::defaults("n", 3);
+        plan.listen.push(([127, 0, 0, 1], 0).into());
+        let places = plan.places();
+        assert_eq!(places.cells, 4096 + 65_536);
+        assert_eq!(places.caller_rings, 128 + 3);
+        assert_eq!(places.mesh_rings, 6 + 6);
+        assert_eq!(places.tickets, 10_000 + 9);
+        assert_eq!(places.connections, 20_000 + 256 + 1);
+        assert!(plan.ring_slots.is_power_of_two());
+    }
+}

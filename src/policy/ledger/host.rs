@@ -1,0 +1,228 @@
+//! The rows of a host: one for every place that can hold a message, from the plan alone. Whoever adds
+//! a queue, a pool or a buffer adds its row here; the tests that fill every place find what is missing.
+
+use super::{Ledger, Reservation, Row, WhenFull};
+use crate::base::unit::{ByteSize, FRAME_OVERHEAD, HEADER_LEN, RECORD_OVERHEAD};
+use crate::plan::{
+    CELL_BYTES, CHANNEL_LIST_BYTES, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, HostPlan, Hwm, LINK_STATE_BYTES, METER_BYTES,
+    QUEUE_ENTRY_BYTES, RING_SLOT_BYTES, SMALL_REPLY_MAX, STARTED_BYTES, TICKET_BYTES,
+};
+use crate::policy::budget::link_marks;
+
+/// What the sums leave out.
+pub const OMITTED: &str = "not counted: thread stacks, kernel socket buffers, allocator fragmentation, \
+                           the program's own handlers, closures and futures";
+
+/// The ledger of a host with as many links as its plan allows at the very most.
+pub fn of(plan: &HostPlan) -> Ledger {
+    of_links(plan, plan.peers_max)
+}
+
+/// The ledger of a host with `links` links: the same rows, which grow with the links that come.
+pub fn of_links(plan: &HostPlan, links: u32) -> Ledger {
+    let mut ledger = Ledger::new();
+    ordinary(&mut ledger, plan, links);
+    replies(&mut ledger, plan, links);
+    entries(&mut ledger, plan);
+    overhead(&mut ledger, plan, links);
+    ledger
+}
+
+/// The table for people, with its headline and what it leaves out.
+pub fn report(plan: &HostPlan, links: u32) -> String {
+    let ledger = of_links(plan, links);
+    let sum =
+        ledger.total_maximum().map_or_else(|| "no bound".into(), |n| ByteSize::mib(n.div_ceil(1 << 20)).to_string());
+    format!("{} with {links} links: at most {sum}\n{ledger}\n{OMITTED}", plan.name)
+}
+
+/// Marks of a link while there are `links` of them; a manual mark is the plan's.
+fn marks(plan: &HostPlan, links: u32) -> (u64, u64) {
+    let planned = link_marks(&plan.hwm, links);
+    let of = |stated, planned, manual| if stated == Hwm::Auto { planned } else { manual };
+    (of(plan.hwm.send, planned.send, plan.send_mark), of(plan.hwm.receive, planned.receive, plan.receive_mark))
+}
+
+/// Marks fall when links come, and what was admitted under a higher mark stays until it drains. The
+/// i-th link that filled its queues did so while there were i links at least; so they hold at most
+/// the sum of the marks at 1, 2, .. links, and this is that sum beyond the present marks.
+fn above_fallen(plan: &HostPlan, links: u32) -> u64 {
+    let (send, receive) = marks(plan, links);
+    (1..=links).fold(0_u64, |sum, i| {
+        let (s, r) = marks(plan, i);
+        sum.saturating_add(s.saturating_sub(send)).saturating_add(r.saturating_sub(receive))
+    })
+}
+
+/// A row per queue of that mark, and none for an unlimited one.
+fn queue(name: &'static str, capacity: u64, mark: u64, released_by: &'static str, when_full: WhenFull) -> Reservation {
+    let row = Reservation::payload(name, capacity, mark, released_by, when_full);
+    if mark == 0 { row.unlimited() } else { row }
+}
+
+/// Messages and requests, from the call to the end of the handler.
+fn ordinary(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
+    use WhenFull::{Never, Park, Refuse, Wait};
+    let (send, receive) = marks(plan, links);
+    let fallen = above_fallen(plan, links);
+    let (links, shards) = (u64::from(links), u64::from(plan.shards));
+    let (largest, typical) = (plan.record_max(), plan.record_typical());
+    let written = "the write of the record's last byte";
+    // An empty queue takes one record larger than its mark; an unlimited one is larger than any.
+    let above = |mark: u64| if mark == 0 { 0 } else { largest.saturating_sub(mark) };
+    let one = |name, capacity, mark, by| Reservation::payload(name, capacity, above(mark), by, Wait).expecting(0);
+
+    ledger.add(queue("send queues", links, send, written, Wait));
+    ledger.add(one("send queues, one larger record", links, send, written));
+    ledger.add(queue("local queues", shards, plan.send_mark, "the claim", Wait));
+    ledger.add(one("local queues, one larger record", shards, plan.send_mark, "the claim"));
+    ledger.add(queue("receive queues", links, receive, "the claim", Park));
+    ledger.add(Reservation::payload("above a fallen mark", 1, fallen, "write or claim", Never).expecting(0));
+    ledger.add(
+        Reservation::payload("oversize budget", 1, plan.oversize_budget, "the larger record's claim", Park)
+            .expecting(0),
+    );
+    ledger.add(
+        Reservation::payload("read carries", links, plan.turn.read_block as u64, "room in the receive queue", Park)
+            .expecting(links * typical),
+    );
+    ledger.add(
+        Reservation::payload("waiting room", 1, plan.room.bytes, "room, deadline, cancel or detach", Refuse)
+            .expecting(u64::from(plan.room.ops).saturating_mul(typical)),
+    );
+    let jobs = u64::from(plan.jobs.limit) + u64::from(plan.max_started);
+    ledger.add(
+        Reservation::payload("owned records", 1, plan.max_owned_bytes.max(largest), "the handler's end", Park)
+            .expecting(jobs.saturating_mul(typical)),
+    );
+}
+
+/// The completion lane, both sides.
+fn replies(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
+    use WhenFull::{Never, Refuse, Wait};
+    let (links, started, slots) = (u64::from(links), u64::from(plan.max_started), u64::from(plan.request_slots));
+    let (small, typical) = (SMALL_REPLY_MAX as u64, plan.record_typical());
+    let written = "the write of the record's last byte";
+    let taken = "take, or the operation's deadline";
+
+    // The host's mark, and once more for peers below host / peers, who are never refused because of it.
+    ledger.add(
+        Reservation::payload("replies going out", 2, plan.reply.host, written, Wait)
+            .expecting(started.saturating_mul(typical)),
+    );
+    ledger.add(Reservation::payload("error replies", started, ERROR_REPLY_BYTES, written, Never).expecting(0));
+    let held = if typical > small { slots.saturating_mul(typical) } else { 0 };
+    ledger.add(Reservation::payload("reply hold", 1, plan.reply.hold, taken, Refuse).expecting(held));
+    ledger.add(
+        Reservation::payload("small replies", slots, small, taken, Never)
+            .expecting(slots.saturating_mul(typical.min(small))),
+    );
+    let beginning = small + HEADER_LEN as u64 + FRAME_OVERHEAD;
+    ledger.add(
+        Reservation::payload("replies in assembly", links, beginning, "the reply's last byte", Never)
+            .expecting(links * typical),
+    );
+}
+
+/// Entries of queues beyond the 64 bytes that a charge counts of each. A queue full of empty records
+/// has the most of them.
+fn entries(ledger: &mut Ledger, plan: &HostPlan) {
+    let holds_records =
+        |r: &&Reservation| r.row == Row::Payload && r.name != "read carries" && r.name != "error replies";
+    let mut rows = ledger.rows().iter().filter(holds_records);
+    let most = rows.clone().try_fold(0_u64, |sum, r| Some(sum.saturating_add(r.maximum()?)));
+    let expected = rows.try_fold(0_u64, |sum, r| sum.checked_add(r.expected)).unwrap_or(u64::MAX);
+    let each = QUEUE_ENTRY_BYTES - RECORD_OVERHEAD;
+    let count = most.unwrap_or(0) / RECORD_OVERHEAD;
+    let row = Reservation::overhead("queue entries", count, each, "the record's leaving", WhenFull::Never);
+    ledger.add(match most {
+        Some(_) => row.expecting((expected / plan.record_typical()).saturating_mul(each)),
+        None => row.unlimited(),
+    });
+}
+
+/// Blocks, rings, pools and tables.
+fn overhead(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
+    use WhenFull::{Disconnect, Never, Park, Refuse, Wait};
+    let (places, turn) = (plan.places(), &plan.turn);
+    let (links, threads) = (u64::from(links), u64::from(plan.shards) + 1);
+    let half_open = u64::from(plan.handshakes_max);
+    let product = |a: u32, b: u32| u64::from(a) * u64::from(b);
+    let blocks = (turn.read_block + turn.write_block) as u64;
+    let (host, detach) = ("the host's end", "detach");
+    let of = Reservation::overhead;
+
+    ledger.add(of("read and write blocks", threads, blocks, host, Never));
+    ledger.add(of("unfinished writes", 2 * links, turn.write_block as u64, "the peer's reading", Park).expecting(0));
+    ledger.add(of("caller rings", product(places.caller_rings, plan.ring_slots), RING_SLOT_BYTES, host, Wait));
+    ledger.add(of("mesh rings", product(places.mesh_rings, plan.mesh_slots), RING_SLOT_BYTES, host, Wait));
+    ledger.add(of("cells", u64::from(places.cells), CELL_BYTES, "take", Refuse));
+    ledger.add(of("tickets", u64::from(places.tickets), TICKET_BYTES, "grant or cancel", Never));
+    ledger.add(of("started handlers", u64::from(plan.max_started), STARTED_BYTES, "the handler's end", Wait));
+    ledger.add(of("link state", links, LINK_STATE_BYTES, detach, Refuse));
+    ledger.add(of("channel lists of peers", links, CHANNEL_LIST_BYTES, detach, Disconnect).expecting(links * 1024));
+    ledger
+        .add(of("handshakes", half_open, HANDSHAKE_BYTES, "READY or timeout", Disconnect).expecting(half_open * 1024));
+    ledger.add(of("histograms and counters", threads, METER_BYTES, host, Never));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::LimitSource;
+
+    const KIB: u64 = 1024;
+    const MIB: u64 = KIB * KIB;
+
+    #[test]
+    fn a_default_host_is_bounded_and_every_row_says_who_releases_it() {
+        let ledger = of(&HostPlan::defaults("n", 3));
+        assert!(ledger.total_maximum().is_some());
+        for row in ledger.rows() {
+            assert!(!row.released_by.is_empty(), "{}", row.name);
+            assert!(row.expected <= row.maximum().unwrap(), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn rows_are_the_arithmetic_of_the_plan() {
+        let plan = HostPlan::defaults("n", 2);
+        let ledger = of_links(&plan, 4);
+        let max = |name: &str| ledger.get(name).unwrap().maximum().unwrap();
+        assert_eq!(max("send queues"), 4 * MIB);
+        assert_eq!(max("send queues, one larger record"), 4 * (15 * MIB + 255 + 64));
+        assert_eq!(max("receive queues"), 4 * MIB);
+        assert_eq!(max("oversize budget"), 2 * 2 * 16 * MIB);
+        assert_eq!(max("waiting room"), 64 * MIB);
+        assert_eq!(max("owned records"), 512 * MIB);
+        assert_eq!(max("replies going out"), 2 * 128 * MIB);
+        assert_eq!(max("reply hold"), 64 * MIB);
+        assert_eq!(max("small replies"), 65_536 * 2 * KIB);
+        assert_eq!(max("cells"), (4096 + 65_536) * CELL_BYTES);
+        assert_eq!(max("caller rings"), 130 * 1024 * RING_SLOT_BYTES);
+        assert_eq!(max("mesh rings"), 6 * 256 * RING_SLOT_BYTES);
+    }
+
+    #[test]
+    fn an_unlimited_mark_takes_the_bound_away_and_the_table_says_so() {
+        let mut plan = HostPlan::defaults("n", 1);
+        plan.hwm.receive = Hwm::Unlimited;
+        plan.receive_mark = 0;
+        let ledger = of(&plan);
+        assert_eq!(ledger.total_maximum(), None);
+        assert_eq!(ledger.maximum(Row::Overhead), None, "nobody counts the entries of an unlimited queue");
+        assert!(ledger.get("send queues").unwrap().maximum().is_some());
+        assert!(report(&plan, 1).contains("no bound"));
+    }
+
+    #[test]
+    fn marks_that_fell_leave_what_was_admitted_before() {
+        let mut plan = HostPlan::defaults("n", 2);
+        (plan.hwm.source, plan.hwm.limit) = (LimitSource::Budget, 4 * MIB);
+        let at = |links, name: &str| of_links(&plan, links).get(name).unwrap().maximum().unwrap();
+        assert_eq!((at(2, "send queues"), at(2, "above a fallen mark")), (2 * MIB, 0));
+        assert_eq!(at(4, "send queues"), 4 * 512 * KIB);
+        // With one and two links each mark was 1 MiB, with three a sixth of 4 MiB, now it is 512 KiB.
+        assert_eq!(at(4, "above a fallen mark"), 2 * (512 * KIB + 512 * KIB + (4 * MIB / 6 - 512 * KIB)));
+    }
+}

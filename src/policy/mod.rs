@@ -1,0 +1,7 @@
+//! Floor 2: policies. Pure functions and tiny states that see numbers, never queues, so that each is a
+//! table test. They know nothing of threads, sockets or each other.
+//!
+//! [`budget`] is asked when a queue comes or goes, [`ledger`] when somebody wants the sum.
+
+pub mod budget;
+pub mod ledger;
