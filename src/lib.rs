@@ -1,4 +1,5 @@
 //! afflux: a thread-per-core messaging runtime whose behaviour under overload is a contract.
 
 pub mod base;
+pub mod flow;
 pub mod sync;
