@@ -1,6 +1,12 @@
 //! afflux: a thread-per-core messaging runtime whose behaviour under overload is a contract.
 
 pub mod base;
-pub mod plan;
-pub mod policy;
 pub mod sync;
+#[cfg(not(afflux_loom))]
+pub mod plan;
+#[cfg(not(afflux_loom))]
+pub mod policy;
+#[cfg(not(afflux_loom))]
+pub mod meter;
+#[cfg(not(afflux_loom))]
+pub mod flow;

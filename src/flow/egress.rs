@@ -1,0 +1,503 @@
+//! What one lane still has to write, and what becomes of it.
+//!
+//! Owns, from [`Egress::push`] until the last byte is reported by [`Egress::written`]: each
+//! record's bytes, and whatever its owner must remember of it (`R`) with its charge. Heads and
+//! small payloads are copied into one run of bytes; large payloads are kept and written from where
+//! they are.
+//!
+//! ```text
+//!   record      begun                 not begun
+//!             |▓▓▓▓▓▓▓░░░░░|░░░░░░░░░░░░░|░░░░░░░░|        ▓ written   ░ pending
+//!                     ^    ^
+//!               written    the next boundary: waiting commands go here, in front of all that is not begun
+//! ```
+//!
+//! Invariants: `front_written < length of the front record`; at most the front record is begun;
+//! commands begun are finished before anything else; pending bytes = staged + large payloads +
+//! commands. When full: the queue itself has no limit, its user asks [`Egress::room`] before each
+//! push and leaves the record where it is accounted; commands have [`COMMANDS_MAX`], above which a
+//! push is refused. Empty, it owns no memory.
+
+use std::collections::{VecDeque, vec_deque};
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes};
+
+use super::staging::Staging;
+
+/// Payloads up to this size are copied behind their head. One more slice costs the kernel about as
+/// much as copying a few KiB, and a copy frees the caller's buffer at once; above, copying costs
+/// more than it saves.
+pub const COPY_MAX: usize = 8 << 10;
+
+/// The most bytes of commands that may wait: two of the largest. States that are told by commands
+/// are told again if they could not be, so a refusal delays and loses nothing.
+pub const COMMANDS_MAX: usize = 128 << 10;
+
+/// Every head of a native record fits; a longer one (a stock peer's envelope) makes its chunk grow.
+const HEAD_ROOM: usize = 320;
+
+/// How much may be staged at a time. Records beyond it stay in the target's queue, where they are
+/// accounted and can still be handed to another link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatchLimit {
+    /// Records.
+    pub items: usize,
+    /// Bytes on the wire.
+    pub bytes: usize,
+}
+
+/// The send queue of one lane. `R` is what its owner remembers of a record that is not yet written.
+#[derive(Debug)]
+pub struct Egress<R> {
+    entries: VecDeque<Entry<R>>,
+    /// Bytes of the front record that are out.
+    front_written: usize,
+    staging: Staging,
+    large: VecDeque<Large>,
+    /// Staged bytes behind the last large payload.
+    trailing: usize,
+    /// Bytes of records that are not out.
+    pending: usize,
+    commands: Vec<u8>,
+    commands_written: usize,
+}
+
+#[derive(Debug)]
+struct Entry<R> {
+    record: R,
+    charge: u64,
+    len: usize,
+}
+
+/// A payload that is written from where it is, and the staged bytes that go out before it.
+#[derive(Debug)]
+struct Large {
+    after: usize,
+    bytes: Bytes,
+}
+
+impl<R> Default for Egress<R> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<R> Egress<R> {
+    /// An empty queue; allocates nothing.
+    pub fn new() -> Self {
+        Egress {
+            entries: VecDeque::new(),
+            front_written: 0,
+            staging: Staging::default(),
+            large: VecDeque::new(),
+            trailing: 0,
+            pending: 0,
+            commands: Vec::new(),
+            commands_written: 0,
+        }
+    }
+
+    /// Queues a record: `head` appends what precedes the payload (at least one byte), `payload`
+    /// names the payload within the record. `charge` is reported back with it. Ask
+    /// [`Egress::room`] first: nothing is refused here.
+    #[inline]
+    pub fn push(
+        &mut self,
+        record: R,
+        charge: u64,
+        head: impl FnOnce(&R, &mut Vec<u8>),
+        payload: impl FnOnce(&R) -> &Bytes,
+    ) {
+        let bytes = payload(&record);
+        let len = if bytes.len() <= COPY_MAX {
+            let len = self.staging.append(HEAD_ROOM + bytes.len(), |out| {
+                head(&record, out);
+                out.extend_from_slice(bytes);
+            });
+            self.trailing += len;
+            len
+        } else {
+            let head = self.staging.append(HEAD_ROOM, |out| head(&record, out));
+            let len = head + bytes.len();
+            self.large.push_back(Large { after: self.trailing + head, bytes: bytes.clone() });
+            self.trailing = 0;
+            len
+        };
+        debug_assert!(len > 0, "a record without a byte would never be finished");
+        self.pending += len;
+        self.entries.push_back(Entry { record, charge, len });
+        self.check();
+    }
+
+    /// Queues whole command frames. They go out at the next record boundary, in front of records
+    /// not begun, carry no charge and are reported to nobody. False: too many wait already, and
+    /// nothing was queued.
+    #[must_use = "a command that was refused has to be said again later"]
+    pub fn push_raw(&mut self, frames: &[u8]) -> bool {
+        let waiting = self.commands.len() - self.commands_written;
+        if waiting > 0 && waiting + frames.len() > COMMANDS_MAX {
+            return false;
+        }
+        self.commands.extend_from_slice(frames);
+        true
+    }
+
+    /// Fills `out` with what is to be written next, in order, and says how many slices those are:
+    /// 0 if there is nothing. Tell [`Egress::written`] how far the write came before anything else
+    /// is queued, or a command may be taken for written in the middle of a record.
+    pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        let mut gather = Gather { out, used: 0, commands: &self.commands[self.commands_written..], before: 0 };
+        if self.front_written > 0 {
+            gather.before = self.entries.front().map_or(0, |front| front.len - self.front_written);
+        }
+        let mut cursor = self.staging.start();
+        let runs = self.large.iter().map(|large| (large.after, &large.bytes[..]));
+        for (mut staged, payload) in runs.chain([(self.trailing, &[][..])]) {
+            while staged > 0 && !gather.is_full() {
+                let piece = self.staging.piece(&mut cursor, staged);
+                staged -= piece.len();
+                gather.add(piece);
+            }
+            if gather.is_full() {
+                return gather.used;
+            }
+            gather.add(payload);
+        }
+        gather.add_commands();
+        gather.used
+    }
+
+    /// The first `n` bytes of what [`Egress::slices`] showed are out. `done` is told each record,
+    /// with its charge, whose last byte was among them, in order.
+    pub fn written(&mut self, n: usize, mut done: impl FnMut(R, u64)) {
+        let mut left = n;
+        let mut of_records = 0;
+        while left > 0 {
+            if self.front_written == 0 && !self.commands.is_empty() {
+                let step = left.min(self.commands.len() - self.commands_written);
+                self.commands_written += step;
+                left -= step;
+                if self.commands_written == self.commands.len() {
+                    self.commands = Vec::new();
+                    self.commands_written = 0;
+                }
+                continue;
+            }
+            let Some(front) = self.entries.front() else {
+                debug_assert!(false, "{left} bytes more than there were");
+                break;
+            };
+            let step = left.min(front.len - self.front_written);
+            self.front_written += step;
+            of_records += step;
+            left -= step;
+            if self.front_written == front.len {
+                self.front_written = 0;
+                if let Some(entry) = self.entries.pop_front() {
+                    done(entry.record, entry.charge);
+                }
+            }
+        }
+        self.consume(of_records);
+        if self.entries.is_empty() {
+            self.rest();
+        }
+        self.check();
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.pending -= n;
+        let mut left = n;
+        while left > 0 {
+            match self.large.front_mut() {
+                Some(large) if large.after > 0 => {
+                    let step = left.min(large.after);
+                    self.staging.skip(step);
+                    large.after -= step;
+                    left -= step;
+                }
+                Some(large) => {
+                    let step = left.min(large.bytes.len());
+                    large.bytes.advance(step);
+                    left -= step;
+                    if large.bytes.is_empty() {
+                        self.large.pop_front();
+                    }
+                }
+                None => {
+                    self.staging.skip(left);
+                    self.trailing -= left;
+                    left = 0;
+                }
+            }
+        }
+    }
+
+    /// Gives back the memory of a queue without records.
+    fn rest(&mut self) {
+        self.entries = VecDeque::new();
+        self.large = VecDeque::new();
+        self.staging.rest();
+    }
+
+    /// The link is gone: takes everything out and throws the bytes away. The record that was begun
+    /// may have reached the peer or not and must not be sent again; those not begun come back
+    /// whole, in order. Commands are forgotten: they were about that link.
+    pub fn detach(&mut self) -> Detached<R> {
+        let mut gone = std::mem::take(self);
+        let begun = if gone.front_written > 0 { gone.entries.pop_front() } else { None };
+        #[cfg(afflux_mutation = "egress_loses_unbegun")]
+        gone.entries.pop_front();
+        Detached { begun: begun.map(|e| (e.record, e.charge)), unbegun: Unbegun(gone.entries.into_iter()) }
+    }
+
+    /// Nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.commands.is_empty()
+    }
+
+    /// Bytes to write, commands included.
+    pub fn pending_bytes(&self) -> usize {
+        self.pending + self.commands.len() - self.commands_written
+    }
+
+    /// Records whose last byte is not out.
+    pub fn staged_records(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Bytes of the front record that are out, of how many; `None` between two records.
+    pub fn begun(&self) -> Option<(usize, usize)> {
+        (self.front_written > 0).then(|| self.entries.front().map(|e| (self.front_written, e.len))).flatten()
+    }
+
+    /// Whether one more record may be staged: both bounds are not yet reached.
+    #[inline]
+    pub fn room(&self, limit: BatchLimit) -> bool {
+        self.entries.len() < limit.items && self.pending < limit.bytes
+    }
+
+    /// Memory held for copies, for the ledger: 0 while there is nothing to write.
+    pub fn staging_capacity(&self) -> usize {
+        self.staging.capacity()
+    }
+
+    #[inline]
+    fn check(&self) {
+        debug_assert!(self.entries.front().map_or(self.front_written == 0, |e| self.front_written < e.len));
+        debug_assert!(self.front_written == 0 || self.commands_written == 0);
+        debug_assert!(self.commands_written < self.commands.len() || self.commands.is_empty());
+        debug_assert_eq!(
+            self.pending,
+            self.staging.len() + self.large.iter().map(|large| large.bytes.len()).sum::<usize>()
+        );
+        debug_assert_eq!(self.pending == 0, self.entries.is_empty());
+    }
+}
+
+/// Collects slices, with the commands at the boundary that lies `before` bytes ahead.
+struct Gather<'a, 'o> {
+    out: &'o mut [IoSlice<'a>],
+    used: usize,
+    commands: &'a [u8],
+    before: usize,
+}
+
+impl<'a> Gather<'a, '_> {
+    fn is_full(&self) -> bool {
+        self.used == self.out.len()
+    }
+
+    fn put(&mut self, slice: &'a [u8]) {
+        if !slice.is_empty() && !self.is_full() {
+            self.out[self.used] = IoSlice::new(slice);
+            self.used += 1;
+        }
+    }
+
+    fn add_commands(&mut self) {
+        let commands = std::mem::take(&mut self.commands);
+        self.put(commands);
+    }
+
+    fn add(&mut self, slice: &'a [u8]) {
+        if self.commands.is_empty() || slice.len() < self.before {
+            self.before = self.before.saturating_sub(slice.len());
+            return self.put(slice);
+        }
+        let (first, rest) = slice.split_at(self.before);
+        self.before = 0;
+        self.put(first);
+        self.add_commands();
+        self.put(rest);
+    }
+}
+
+/// What was in an [`Egress`] when its link was lost.
+#[derive(Debug)]
+pub struct Detached<R> {
+    /// The record of which a part was written: lost on detach, never sent twice.
+    pub begun: Option<(R, u64)>,
+    /// Records of which nothing was written, with their charges, oldest first.
+    pub unbegun: Unbegun<R>,
+}
+
+/// Iterates over the records of which nothing was written.
+#[derive(Debug)]
+pub struct Unbegun<R>(vec_deque::IntoIter<Entry<R>>);
+
+impl<R> Iterator for Unbegun<R> {
+    type Item = (R, u64);
+
+    fn next(&mut self) -> Option<(R, u64)> {
+        self.0.next().map(|e| (e.record, e.charge))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl<R> ExactSizeIterator for Unbegun<R> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(egress: &mut Egress<(u32, Bytes)>, id: u32, head: &[u8], payload: Bytes) {
+        egress.push((id, payload), u64::from(id) * 10, |_, out| out.extend_from_slice(head), |r| &r.1);
+    }
+
+    fn next_bytes<R>(egress: &Egress<R>, slices: usize) -> Vec<u8> {
+        let mut out = vec![IoSlice::new(&[]); slices];
+        let n = egress.slices(&mut out);
+        out[..n].iter().flat_map(|s| s.to_vec()).collect()
+    }
+
+    fn done<R>(egress: &mut Egress<(u32, R)>, n: usize) -> Vec<(u32, u64)> {
+        let mut out = Vec::new();
+        egress.written(n, |record, charge| out.push((record.0, charge)));
+        out
+    }
+
+    #[test]
+    fn small_records_leave_in_one_slice_and_are_reported_at_their_last_byte() {
+        let mut egress = Egress::new();
+        push(&mut egress, 1, b"<1>", Bytes::from_static(b"one"));
+        push(&mut egress, 2, b"<2>", Bytes::new());
+        let mut out = [IoSlice::new(&[]); 8];
+        assert_eq!(egress.slices(&mut out), 1);
+        assert_eq!(&*out[0], b"<1>one<2>");
+        assert_eq!(done(&mut egress, 5), []);
+        assert_eq!(egress.begun(), Some((5, 6)));
+        assert_eq!(done(&mut egress, 1), [(1, 10)]);
+        assert_eq!(egress.begun(), None);
+        assert_eq!(done(&mut egress, 3), [(2, 20)]);
+        assert!(egress.is_empty());
+    }
+
+    #[test]
+    fn large_payloads_are_not_copied() {
+        let mut egress = Egress::new();
+        let payload = Bytes::from(vec![7; COPY_MAX + 1]);
+        let at = payload.as_ptr();
+        push(&mut egress, 1, b"<1>", payload);
+        push(&mut egress, 2, b"<2>", Bytes::from(vec![8; COPY_MAX]));
+        let mut out = [IoSlice::new(&[]); 8];
+        assert_eq!(egress.slices(&mut out), 3);
+        assert_eq!(out[1].as_ptr(), at);
+        assert_eq!((out[0].len(), out[1].len(), out[2].len()), (3, COPY_MAX + 1, 3 + COPY_MAX));
+    }
+
+    #[test]
+    fn a_command_waits_for_the_boundary_and_no_longer() {
+        let mut egress = Egress::new();
+        push(&mut egress, 1, b"<1>", Bytes::from_static(b"one"));
+        push(&mut egress, 2, b"<2>", Bytes::from_static(b"two"));
+        assert_eq!(done(&mut egress, 4), []);
+        assert!(egress.push_raw(b"PING"));
+        assert_eq!(next_bytes(&egress, 8), b"nePING<2>two");
+        assert_eq!(next_bytes(&egress, 1), b"ne", "too few slices never reorder");
+        assert_eq!(done(&mut egress, 4), [(1, 10)]);
+        assert_eq!(next_bytes(&egress, 8), b"NG<2>two");
+        assert!(egress.push_raw(b"PONG"));
+        assert_eq!(next_bytes(&egress, 8), b"NGPONG<2>two");
+        assert_eq!(egress.pending_bytes(), 12);
+        assert_eq!(done(&mut egress, 12), [(2, 20)]);
+        assert!(egress.is_empty());
+    }
+
+    #[test]
+    fn commands_go_out_alone_and_have_a_bound() {
+        let mut egress = Egress::<(u32, Bytes)>::new();
+        assert!(egress.push_raw(&[0; COMMANDS_MAX + 1]), "one of any size passes");
+        assert!(!egress.push_raw(b"x"));
+        assert!(!egress.is_empty());
+        assert_eq!(done(&mut egress, COMMANDS_MAX), []);
+        assert!(egress.push_raw(b"x"));
+        assert_eq!(egress.pending_bytes(), 2);
+        assert_eq!(done(&mut egress, 2), []);
+        assert!(egress.is_empty());
+    }
+
+    #[test]
+    fn detach_tells_the_begun_record_from_those_not_begun() {
+        let mut egress = Egress::new();
+        for id in 1..=3 {
+            push(&mut egress, id, b"head", Bytes::from_static(b"payload"));
+        }
+        assert!(egress.push_raw(b"PING"));
+        assert_eq!(done(&mut egress, 4 + 11 + 1), [(1, 10)]);
+        let Detached { begun, unbegun } = egress.detach();
+        assert_eq!(begun.map(|(r, charge)| (r.0, charge)), Some((2, 20)));
+        assert_eq!(unbegun.map(|(r, charge)| (r.0, r.1.len(), charge)).collect::<Vec<_>>(), [(3, 7, 30)]);
+        assert!(egress.is_empty());
+        assert_eq!((egress.pending_bytes(), egress.staging_capacity()), (0, 0));
+    }
+
+    #[test]
+    fn a_record_behind_a_begun_command_is_not_begun() {
+        let mut egress = Egress::new();
+        push(&mut egress, 1, b"head", Bytes::from_static(b"payload"));
+        assert!(egress.push_raw(b"PING"));
+        assert_eq!(done(&mut egress, 2), []);
+        let gone = egress.detach();
+        assert!(gone.begun.is_none());
+        assert_eq!(gone.unbegun.len(), 1);
+    }
+
+    #[test]
+    fn at_rest_it_owns_no_memory() {
+        let mut egress = Egress::new();
+        for id in 0..5000 {
+            push(&mut egress, id, b"head", Bytes::from_static(&[1; 60]));
+        }
+        assert!(egress.staging_capacity() >= 5000 * 64);
+        done(&mut egress, 5000 * 64 - 1);
+        assert!(egress.staging_capacity() > 0);
+        done(&mut egress, 1);
+        assert_eq!((egress.staging_capacity(), egress.entries.capacity(), egress.large.capacity()), (0, 0, 0));
+    }
+
+    #[test]
+    fn room_is_closed_by_whichever_bound_comes_first() {
+        let mut egress = Egress::new();
+        let limit = BatchLimit { items: 2, bytes: 100 };
+        assert!(egress.room(limit));
+        push(&mut egress, 1, b"h", Bytes::from_static(&[0; 98]));
+        assert!(egress.room(limit));
+        push(&mut egress, 2, b"h", Bytes::new());
+        assert!(!egress.room(limit));
+        assert!(egress.room(BatchLimit { items: 3, bytes: 101 }));
+        assert!(!egress.room(BatchLimit { items: 3, bytes: 100 }));
+    }
+
+    #[test]
+    fn an_envelope_longer_than_a_chunk_is_written_whole() {
+        let mut egress = Egress::new();
+        let head = vec![3; 100_000];
+        push(&mut egress, 1, &head, Bytes::from_static(b"end"));
+        assert_eq!(next_bytes(&egress, 8), [&head[..], b"end"].concat());
+    }
+}

@@ -1,0 +1,121 @@
+//! A byte queue in chunks: where heads and small payloads are copied one behind the other, so that
+//! a hundred small records leave in one or two slices.
+//!
+//! Owns: `full` chunks in order, then `tail`, the one being filled; spare chunks for reuse while
+//! there is anything to write. Invariants: `read <= length of the front chunk`,
+//! `len = sum of chunk lengths - read`. Never full by itself: its user bounds what it stages
+//! ([`super::egress::BatchLimit`]). Empty and told to [`Staging::rest`], it owns no memory.
+
+use std::collections::VecDeque;
+
+/// The first chunk after a rest. A lane that sends one small record now and then should not pay
+/// for a large buffer each time; allocators serve this size from their fastest list.
+const FIRST: usize = 1 << 10;
+
+/// Every further chunk: some hundred small records, or several of the largest payloads that are
+/// still copied.
+const CHUNK: usize = 32 << 10;
+
+/// Written chunks kept for reuse while there is more to write.
+const SPARES_MAX: usize = 4;
+
+#[derive(Debug, Default)]
+pub(super) struct Staging {
+    full: VecDeque<Vec<u8>>,
+    tail: Vec<u8>,
+    read: usize,
+    len: usize,
+    spares: Vec<Vec<u8>>,
+}
+
+/// A place in the queue, for walking over it without taking anything.
+#[derive(Clone, Copy)]
+pub(super) struct Cursor {
+    chunk: usize,
+    at: usize,
+}
+
+impl Staging {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends what `write` writes, contiguously if it stays within `room` bytes; says how much it was.
+    #[inline]
+    pub(super) fn append(&mut self, room: usize, write: impl FnOnce(&mut Vec<u8>)) -> usize {
+        if self.tail.capacity() - self.tail.len() < room {
+            self.next_chunk(room);
+        }
+        let before = self.tail.len();
+        write(&mut self.tail);
+        debug_assert!(self.tail.len() >= before, "a writer may only append");
+        let wrote = self.tail.len() - before;
+        self.len += wrote;
+        wrote
+    }
+
+    #[cold]
+    fn next_chunk(&mut self, room: usize) {
+        let fresh = self.tail.capacity() == 0 && room <= FIRST;
+        let next = self.spares.pop().filter(|spare| spare.capacity() >= room);
+        let next = next.unwrap_or_else(|| Vec::with_capacity(if fresh { FIRST } else { CHUNK.max(room) }));
+        let filled = std::mem::replace(&mut self.tail, next);
+        if !filled.is_empty() {
+            self.full.push_back(filled);
+        }
+    }
+
+    /// Where the queue begins.
+    pub(super) fn start(&self) -> Cursor {
+        Cursor { chunk: 0, at: self.read }
+    }
+
+    /// The contiguous bytes from `cursor` on, at most `max`; moves the cursor behind them. Empty at the end.
+    pub(super) fn piece(&self, cursor: &mut Cursor, max: usize) -> &[u8] {
+        loop {
+            let chunk = self.full.get(cursor.chunk).unwrap_or(&self.tail);
+            if cursor.at == chunk.len() && cursor.chunk < self.full.len() {
+                *cursor = Cursor { chunk: cursor.chunk + 1, at: 0 };
+                continue;
+            }
+            let end = chunk.len().min(cursor.at.saturating_add(max));
+            let piece = &chunk[cursor.at..end];
+            cursor.at = end;
+            return piece;
+        }
+    }
+
+    /// Takes `n` bytes from the front.
+    pub(super) fn skip(&mut self, mut n: usize) {
+        debug_assert!(n <= self.len);
+        self.len -= n;
+        while n > 0 {
+            let front = self.full.front().unwrap_or(&self.tail).len() - self.read;
+            if n < front {
+                self.read += n;
+                return;
+            }
+            n -= front;
+            self.read = 0;
+            match self.full.pop_front() {
+                Some(mut chunk) => {
+                    if chunk.capacity() == CHUNK && self.spares.len() < SPARES_MAX {
+                        chunk.clear();
+                        self.spares.push(chunk);
+                    }
+                }
+                None => self.tail.clear(),
+            }
+        }
+    }
+
+    /// Throws away whatever is left and gives all memory back.
+    pub(super) fn rest(&mut self) {
+        *self = Staging::default();
+    }
+
+    /// Memory held, filled or not.
+    pub(super) fn capacity(&self) -> usize {
+        self.full.iter().chain(&self.spares).map(Vec::capacity).sum::<usize>() + self.tail.capacity()
+    }
+}

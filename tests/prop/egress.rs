@@ -1,0 +1,113 @@
+//! The oracle is a list of byte strings: what goes out must be those, whole and in order, with
+//! commands only between two of them, whatever the write sizes and slice counts were.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use afflux::flow::egress::{COPY_MAX, Egress};
+use bytes::Bytes;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Push { head: usize, payload: usize },
+    Command(usize),
+    Write { slices: usize, bytes: usize },
+    Detach,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let payload = prop_oneof![6 => 0..200usize, 1 => COPY_MAX - 1..COPY_MAX + 2, 1 => 20_000..70_000usize];
+    let bytes = prop_oneof![3 => 1..50usize, 3 => 50..5_000usize, 1 => 5_000..200_000usize];
+    prop_oneof![
+        5 => (1..400usize, payload).prop_map(|(head, payload)| Op::Push { head, payload }),
+        1 => (1..60usize).prop_map(Op::Command),
+        4 => (1..6usize, bytes).prop_map(|(slices, bytes)| Op::Write { slices, bytes }),
+        1 => Just(Op::Detach),
+    ]
+}
+
+struct Model {
+    /// (id, its bytes) not finished; the front may be begun.
+    records: VecDeque<(u32, Vec<u8>)>,
+    begun: usize,
+    commands: VecDeque<u8>,
+}
+
+impl Model {
+    /// The byte that has to go out next, and the record that it finishes.
+    fn step(&mut self) -> (u8, Option<u32>) {
+        if self.begun == 0 {
+            if let Some(byte) = self.commands.pop_front() {
+                return (byte, None);
+            }
+        }
+        let (id, bytes) = self.records.front().expect("the machine showed a byte that is not there");
+        let (id, byte, len) = (*id, bytes[self.begun], bytes.len());
+        self.begun += 1;
+        if self.begun < len {
+            return (byte, None);
+        }
+        self.begun = 0;
+        self.records.pop_front();
+        (byte, Some(id))
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_goes_out_is_what_was_queued(ops in prop::collection::vec(op(), 1..120)) {
+        let mut egress = Egress::<(u32, Bytes)>::new();
+        let mut model = Model { records: VecDeque::new(), begun: 0, commands: VecDeque::new() };
+        let mut next_id = 0u32;
+        for op in ops {
+            match op {
+                Op::Push { head, payload } => {
+                    next_id += 1;
+                    let head: Vec<u8> = (0..head).map(|i| (i as u32 * 7 + next_id) as u8).collect();
+                    let payload: Vec<u8> = (0..payload).map(|i| (i as u32 * 13 + next_id) as u8).collect();
+                    model.records.push_back((next_id, [&head[..], &payload[..]].concat()));
+                    let record = (next_id, Bytes::from(payload));
+                    egress.push(record, u64::from(next_id) + 1, |_, out| out.extend_from_slice(&head), |r| &r.1);
+                }
+                Op::Command(len) => {
+                    prop_assert!(egress.push_raw(&vec![0xC0; len]));
+                    model.commands.extend(std::iter::repeat_n(0xC0, len));
+                }
+                Op::Write { slices, bytes } => {
+                    let mut out = vec![IoSlice::new(&[]); slices];
+                    let used = egress.slices(&mut out);
+                    prop_assert_eq!(used == 0, egress.is_empty());
+                    let shown: Vec<u8> = out[..used].iter().flat_map(|s| s.iter().copied()).take(bytes).collect();
+                    let mut finished = Vec::new();
+                    for (i, byte) in shown.iter().enumerate() {
+                        let (expected, id) = model.step();
+                        prop_assert_eq!(*byte, expected, "byte {} of {}", i, shown.len());
+                        finished.extend(id);
+                    }
+                    let mut reported = Vec::new();
+                    egress.written(shown.len(), |record, charge| reported.push((record.0, charge)));
+                    let finished: Vec<_> = finished.into_iter().map(|id| (id, u64::from(id) + 1)).collect();
+                    prop_assert_eq!(reported, finished);
+                }
+                Op::Detach => {
+                    let gone = egress.detach();
+                    let begun = if model.begun > 0 { model.records.pop_front().map(|r| r.0) } else { None };
+                    prop_assert_eq!(gone.begun.map(|(record, _)| record.0), begun);
+                    let unbegun: Vec<_> = gone.unbegun.map(|(record, charge)| (record.0, charge)).collect();
+                    let expected: Vec<_> = model.records.drain(..).map(|(id, _)| (id, u64::from(id) + 1)).collect();
+                    prop_assert_eq!(unbegun, expected);
+                    model.begun = 0;
+                    model.commands.clear();
+                }
+            }
+            let expected: usize = model.records.iter().map(|r| r.1.len()).sum::<usize>() - model.begun;
+            prop_assert_eq!(egress.pending_bytes(), expected + model.commands.len());
+            prop_assert_eq!(egress.staged_records(), model.records.len());
+            prop_assert_eq!(egress.is_empty(), expected + model.commands.len() == 0);
+            if model.records.is_empty() {
+                prop_assert_eq!(egress.staging_capacity(), 0);
+            }
+        }
+    }
+}
