@@ -129,8 +129,10 @@ meters! {
     "afflux.host.hwm.blocked_ratio", Ppm, "First attempts that found their target at its mark, of all first attempts." {
         HwmBlockedRatio: Ratio(HwmBlocked, HwmAttempts);
     }
-    "afflux.host.hwm.attempts", Count, "First attempts to admit an operation to its target's queue." { HwmAttempts: Counter; }
-    "afflux.host.hwm.blocked", Count, "First attempts that found the target at its mark; a pause by the peer is not one." {
+    "afflux.host.hwm.attempts", Count,
+        "First attempts to admit an operation to its target's queue." { HwmAttempts: Counter; }
+    "afflux.host.hwm.blocked", Count,
+        "First attempts that found the target at its mark; a pause by the peer is not one." {
         HwmBlocked: Counter;
     }
     "afflux.host.hwm.parks", Count, "Times that a link stopped reading, by what was full." {
@@ -164,24 +166,29 @@ meters! {
     "afflux.host.job_queue.capacity_wait_duration", Nanos, "Time that finished waits for a permit took, added up." {
         JobWaitTime: Counter;
     }
-    "afflux.host.job_queue.oldest_wait", Nanos, "How long the oldest waiting origin has waited." { JobOldestWait: Worst; }
+    "afflux.host.job_queue.oldest_wait", Nanos,
+        "How long the oldest waiting origin has waited." { JobOldestWait: Worst; }
     "afflux.host.job_queue.pressure_state", Flag, "1 for the state that peers are told now." {
         PressureRunning: Gauge, state = "running";
         PressurePaused: Gauge, state = "paused";
     }
-    "afflux.host.job_queue.pressure_transitions", Count, "Crossings of the pause and resume thresholds, by the state entered." {
+    "afflux.host.job_queue.pressure_transitions", Count,
+        "Crossings of the pause and resume thresholds, by the state entered." {
         PressureResumes: Counter, state = "running";
         PressurePauses: Counter, state = "paused";
     }
-    "afflux.host.job_queue.pause_current", Nanos, "For how long the host has been paused; 0 while it runs." { PauseCurrent: Gauge; }
-    "afflux.host.job_queue.pause_duration", Nanos, "Time spent paused, the present pause included." { PauseTime: Counter; }
+    "afflux.host.job_queue.pause_current", Nanos,
+        "For how long the host has been paused; 0 while it runs." { PauseCurrent: Gauge; }
+    "afflux.host.job_queue.pause_duration", Nanos,
+        "Time spent paused, the present pause included." { PauseTime: Counter; }
     "afflux.host.job_queue.flow_states_told", Count, "Flow states written to peers." { FlowStatesTold: Counter; }
     "afflux.host.handlers.limit", Count, "Most records that may be started and unfinished." { HandlersLimit: Gauge; }
     "afflux.host.handlers.started", Count, "Records started and unfinished." {
         HandlersStarted: Gauge, state = "current";
         HandlersStartedPeak: Peak(HandlersStarted), state = "peak";
     }
-    "afflux.host.handlers.panics", Count, "Handlers that panicked; the instance was made anew." { HandlerPanics: Counter; }
+    "afflux.host.handlers.panics", Count,
+        "Handlers that panicked; the instance was made anew." { HandlerPanics: Counter; }
 
     // Rooms.
     "afflux.host.waiting_room.limit", Count, "Most operations that may wait for room." { RoomLimit: Gauge; }
@@ -193,7 +200,8 @@ meters! {
         RoomAccounted: Gauge, state = "current";
         RoomAccountedPeak: Peak(RoomAccounted), state = "peak";
     }
-    "afflux.host.waiting_room.refused", Count, "Operations refused at once because the room, or the target's share of it, was full." {
+    "afflux.host.waiting_room.refused", Count,
+        "Operations refused at once because the room, or the target's share of it, was full." {
         RoomRefused: Counter;
     }
     "afflux.host.request_slots.limit", Count, "Most requests that may be in flight." { SlotsLimit: Gauge; }
@@ -201,7 +209,8 @@ meters! {
         SlotsUsed: Gauge, state = "current";
         SlotsUsedPeak: Peak(SlotsUsed), state = "peak";
     }
-    "afflux.host.reply_hold.limit", Bytes, "Most bytes of replies that have arrived and are not yet taken." { HoldLimit: Gauge; }
+    "afflux.host.reply_hold.limit", Bytes,
+        "Most bytes of replies that have arrived and are not yet taken." { HoldLimit: Gauge; }
     "afflux.host.reply_hold.accounted", Bytes, "Bytes of replies that have arrived and are not yet taken." {
         HoldAccounted: Gauge, state = "current";
         HoldAccountedPeak: Peak(HoldAccounted), state = "peak";
@@ -223,7 +232,8 @@ meters! {
         LinksLostShutdown: Counter, reason = "shutdown";
     }
     "afflux.peer.half_open", Count, "Connections in their handshake." { HalfOpen: Gauge; }
-    "afflux.peer.handshakes_failed", Count, "Connections that ended before they were a link." { HandshakesFailed: Counter; }
+    "afflux.peer.handshakes_failed", Count,
+        "Connections that ended before they were a link." { HandshakesFailed: Counter; }
     "afflux.peer.dials_failed", Count, "Connection attempts of ours that failed." { DialsFailed: Counter; }
     "afflux.peer.sent", Bytes, "Bytes handed to the kernel." {
         BytesSentApplication: Counter, lane = "application";
@@ -241,11 +251,13 @@ meters! {
         OldestToSend: Worst, direction = "send";
         OldestReceived: Worst, direction = "receive";
     }
-    "afflux.peer.messages.accepted", Count, "Messages and requests accepted for their target's queue." { Accepted: Counter; }
+    "afflux.peer.messages.accepted", Count,
+        "Messages and requests accepted for their target's queue." { Accepted: Counter; }
     "afflux.peer.messages.sent", Count, "Messages and requests written whole." { Sent: Counter; }
     "afflux.peer.messages.received", Count, "Messages and requests decoded." { Received: Counter; }
     "afflux.peer.messages.delivered", Count, "Messages and requests whose handler was started." { Delivered: Counter; }
-    "afflux.peer.messages.dropped", Count, "Records that reached no handler and no caller. Never because of load, except subscriber_mark." {
+    "afflux.peer.messages.dropped", Count,
+        "Records that reached no handler and no caller. Never because of load, except subscriber_mark." {
         DroppedNoHandler: Counter, reason = "no_handler";
         DroppedMalformed: Counter, reason = "malformed";
         DroppedLateReply: Counter, reason = "late_reply";
@@ -259,7 +271,8 @@ meters! {
         DroppedShutdown: Counter, reason = "shutdown";
     }
     "afflux.peer.replies.sent", Count, "Replies and error replies written whole." { RepliesSent: Counter; }
-    "afflux.peer.replies.received", Count, "Replies and error replies that ended a request." { RepliesReceived: Counter; }
+    "afflux.peer.replies.received", Count,
+        "Replies and error replies that ended a request." { RepliesReceived: Counter; }
     "afflux.peer.replies.left", Count, "Replies that their shard could not write at once." { RepliesLeft: Counter; }
 
     // Operations: what was submitted is the sum of its endings and of what is pending.
@@ -287,7 +300,8 @@ meters! {
         RequestsCancelled: Counter, outcome = "cancelled";
         RequestsShutdown: Counter, outcome = "shutdown";
     }
-    "afflux.peer.request.timeouts", Count, "Requests that their deadline ended, in whatever stage." { RequestTimeouts: Counter; }
+    "afflux.peer.request.timeouts", Count,
+        "Requests that their deadline ended, in whatever stage." { RequestTimeouts: Counter; }
     "afflux.peer.channel.selection_failures", Count, "Calls that found no member of their channel, by why." {
         SelectionNoMember: Counter, reason = "no_member";
         SelectionNotReady: Counter, reason = "not_ready";
@@ -307,12 +321,14 @@ meters! {
     "afflux.shard.polls", Count, "Times that a thread asked the kernel for events." { Polls: Counter; }
     "afflux.shard.wakes", Count, "Times that a sleeping thread had to be woken." { Wakes: Counter; }
     "afflux.shard.direct_writes", Count, "Records that the caller's own thread wrote." { DirectWrites: Counter; }
-    "afflux.shard.backstop_expiries", Count, "Operations of a stuck shard that the completion thread ended." { BackstopExpiries: Counter; }
+    "afflux.shard.backstop_expiries", Count,
+        "Operations of a stuck shard that the completion thread ended." { BackstopExpiries: Counter; }
     "afflux.shard.no_progress", Nanos, "Longest time that a ready origin has gone unserved." {
         NoProgress: Worst, state = "current";
         NoProgressPeak: Peak(NoProgress), state = "peak";
     }
-    "afflux.host.diagnostics.overflow", Count, "Flow records that their reader was too slow for." { DiagnosticsOverflow: Counter; }
+    "afflux.host.diagnostics.overflow", Count,
+        "Flow records that their reader was too slow for." { DiagnosticsOverflow: Counter; }
 }
 
 #[cfg(test)]
