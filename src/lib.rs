@@ -1,6 +1,8 @@
 //! afflux: a thread-per-core messaging runtime whose behaviour under overload is a contract.
 
 pub mod base;
+pub mod host;
+pub mod meter;
 pub mod sync;
 #[cfg(not(afflux_loom))]
 pub mod plan;

@@ -1,0 +1,3 @@
+//! Floor 7: what a user of the crate holds.
+
+pub mod dump;
