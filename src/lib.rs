@@ -1,14 +1,16 @@
 //! afflux: a thread-per-core messaging runtime whose behaviour under overload is a contract.
 
 pub mod base;
-pub mod host;
+#[cfg(not(afflux_loom))]
+pub mod flow;
+#[cfg(not(afflux_loom))]
 pub mod meter;
-pub mod sync;
 #[cfg(not(afflux_loom))]
 pub mod plan;
 #[cfg(not(afflux_loom))]
 pub mod policy;
+pub mod sync;
 #[cfg(not(afflux_loom))]
-pub mod meter;
+pub mod wire;
 #[cfg(not(afflux_loom))]
-pub mod flow;
+pub mod host;

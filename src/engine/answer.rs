@@ -19,7 +19,7 @@ use crate::base::record::{Kind, Record};
 use crate::base::time::Instant;
 use crate::flow::target::{Post, Target};
 use crate::pattern::route::Address;
-use crate::sync::cell::Notify;
+use crate::sync::cell::{Notify, Terms};
 
 /// In a cell's tag: the operation is a reply that waits for room on its lane.
 pub const TAG_REPLY: u64 = 1 << 62;
@@ -116,14 +116,16 @@ fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Recor
         since,
         link,
     };
-    let Some(id) = shared.cells.alloc() else {
+    let Some(place) = shared.cells.alloc() else {
         shared.leave_room(&op);
         return refuse();
     };
+    let id = place.id();
     shared.counts.waits.add(1);
     let deadline = since.after(shared.plan.send_timeout);
     target.reply_waiters.lock().push_back(id);
-    if shared.cells.publish_waiting(id, op, deadline, TAG_REPLY | target.id.0, Notify::None, false) {
+    let terms = Terms { deadline, tag: TAG_REPLY | target.id.0, notify: Notify::None, self_timed: false };
+    if place.publish_waiting(op, terms) {
         shared.completion.wake.wake();
     }
     shared.cells.detach(id);

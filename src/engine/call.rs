@@ -141,7 +141,7 @@ impl<K: Terminal> fmt::Debug for Op<'_, K> {
 
 /// How a start went.
 pub(crate) enum Started<K: Terminal> {
-    Ended(Result<K::Ok, K::Err>),
+    Ended(Outcome),
     Waits(Pending<K>),
 }
 
@@ -178,7 +178,7 @@ impl<'a, K: Terminal> Op<'a, K> {
         let Some(timeout) = whole_millis(self.timeout) else {
             let error = Error::new(ErrorKind::InvalidOperation, Detail::None)
                 .with_text(format!("timeout = {:?}: must be 1 ms..={TIMEOUT_MS_MAX} ms", self.timeout));
-            return Started::Ended(Err(K::fail(error, Some(self.payload))));
+            return Started::Ended(Outcome::Failed { error, payload: Some(self.payload) });
         };
         let order = Order {
             kind: K::KIND,
@@ -190,8 +190,8 @@ impl<'a, K: Terminal> Op<'a, K> {
             depth: self.lineage.depth,
         };
         match handle.begin(order, Waiter { notify, self_timed }) {
-            Begun::Accepted => Started::Ended(K::end(Outcome::Accepted)),
-            Begun::Failed(error, payload) => Started::Ended(Err(K::fail(error, Some(payload)))),
+            Begun::Accepted => Started::Ended(Outcome::Accepted),
+            Begun::Failed(error, payload) => Started::Ended(Outcome::Failed { error, payload: Some(payload) }),
             Begun::Cell { id, tag, target, deadline, since } => Started::Waits(Pending {
                 shared: handle.shared().clone(),
                 cell: Some(id),
@@ -212,7 +212,7 @@ impl<'a, K: Terminal> Op<'a, K> {
             return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), Some(self.payload)));
         }
         match self.start(Notify::Waker(parker::thread_waker()), true) {
-            Started::Ended(end) => end,
+            Started::Ended(outcome) => K::end(outcome),
             Started::Waits(pending) => pending.sleep(),
         }
     }
@@ -223,14 +223,14 @@ impl<'a, K: Terminal> Op<'a, K> {
         let shared = self.origin.handle().shared().clone();
         match self.start(Notify::None, false) {
             Started::Waits(pending) => pending,
-            Started::Ended(end) => Pending {
+            Started::Ended(outcome) => Pending {
                 shared,
                 cell: None,
                 tag: 0,
                 target: None,
                 deadline: Instant::NEVER,
                 since: Instant(0),
-                early: Some(end),
+                early: Some(outcome),
                 kind: PhantomData,
             },
         }
@@ -261,7 +261,7 @@ impl<K: Terminal> Future for Op<'_, K> {
                 started: None,
             };
             match op.start(Notify::Waker(cx.waker().clone()), false) {
-                Started::Ended(end) => return Poll::Ready(end),
+                Started::Ended(outcome) => return Poll::Ready(K::end(outcome)),
                 Started::Waits(pending) => self.started = Some(pending),
             }
         }
@@ -283,7 +283,7 @@ pub struct Pending<K: Terminal> {
     target: Option<Arc<Target>>,
     deadline: Instant,
     since: Instant,
-    early: Option<Result<K::Ok, K::Err>>,
+    early: Option<Outcome>,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -303,8 +303,8 @@ impl<K: Terminal> Pending<K> {
 
     /// The end, if it has come. `None` also after it was taken.
     pub fn try_take(&mut self) -> Option<Result<K::Ok, K::Err>> {
-        if let Some(end) = self.early.take() {
-            return Some(end);
+        if let Some(outcome) = self.early.take() {
+            return Some(K::end(outcome));
         }
         let outcome = self.shared.cells.take(self.cell?)?;
         self.cell = None;

@@ -26,7 +26,7 @@ use crate::base::record::{Kind, Method, Record};
 use crate::base::time::Instant;
 use crate::flow::target::Target;
 use crate::pattern::route::{Address, Found, Rotation, Routes};
-use crate::sync::cell::Notify;
+use crate::sync::cell::{Notify, Terms};
 use crate::sync::lock::Lock;
 use crate::sync::published::Cached;
 use crate::sync::ring::{Producer, ring};
@@ -81,6 +81,12 @@ pub struct Waiter {
     pub notify: Notify,
     /// The one who waits looks at the clock himself, and the timekeeper need not.
     pub self_timed: bool,
+}
+
+impl Waiter {
+    fn terms(self, deadline: Instant, tag: u64) -> Terms {
+        Terms { deadline, tag, notify: self.notify, self_timed: self.self_timed }
+    }
 }
 
 enum Line {
@@ -350,7 +356,7 @@ fn wait(shared: &Arc<HostShared>, op: Op, deadline: Instant, waiter: Waiter) -> 
         forget();
         return Begun::Failed(error.with(|n| n.target = Some(op.address.name().clone())), op.record.payload);
     }
-    let Some(id) = shared.cells.alloc() else {
+    let Some(place) = shared.cells.alloc() else {
         shared.leave_room(&op);
         forget();
         let error = Error::new(ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull);
@@ -359,7 +365,8 @@ fn wait(shared: &Arc<HostShared>, op: Op, deadline: Instant, waiter: Waiter) -> 
     shared.counts.waits.add(1);
     let request = if op.record.kind == Kind::Request { TAG_REQUEST } else { 0 };
     let tag = request | target.as_ref().map_or(TAG_FINDING, |t| t.id.0);
-    if shared.cells.publish_waiting(id, op, deadline, tag, waiter.notify, waiter.self_timed) {
+    let id = place.id();
+    if place.publish_waiting(op, waiter.terms(deadline, tag)) {
         shared.completion.wake.wake();
     }
     match &target {
@@ -397,18 +404,18 @@ fn begin_request(
             target.mark.add_waiter();
             return Err((record, waiter));
         }
-        let Some(id) = shared.cells.alloc() else {
+        let Some(place) = shared.cells.alloc() else {
             shared.leave_slot(&target);
             target.mark.add_waiter();
             return Err((record, waiter));
         };
         let Ok(admitted) = target.mark.admit_or_wait(charge) else {
-            shared.cells.abandon(id);
             shared.leave_slot(&target);
             return Err((record, waiter));
         };
+        let id = place.id();
         record.correlation = id.correlation();
-        if shared.cells.publish_claimed(id, deadline, tag, waiter.notify, waiter.self_timed) {
+        if place.publish_claimed(waiter.terms(deadline, tag)) {
             shared.completion.wake.wake();
         }
         // Nothing stands before it: written on this thread, without a hop, if the baton is free.

@@ -13,10 +13,9 @@ use super::call::{Lineage, Op, OneWay, Origin, RequestOp, SendOp, Started, Termi
 use super::core::Core;
 use super::handle::Handle;
 use super::seat::Continuations;
-use super::shared::{HostShared, Outcome};
+use super::shared::Outcome;
 use crate::base::error::{Error, ErrorKind, RequestError};
 use crate::base::record::Method;
-use crate::base::time::Instant;
 use crate::pattern::route::Address;
 use crate::sync::cell::Notify;
 
@@ -127,6 +126,11 @@ impl fmt::Debug for Responder {
 impl Responder {
     pub(crate) fn new(debt: Debt) -> Self {
         Responder { debt: Some(debt), shard: PhantomData }
+    }
+
+    /// Of a request whose answer is somebody else's business: the shard's, for a future.
+    pub(crate) fn none() -> Self {
+        Responder { debt: None, shard: PhantomData }
     }
 
     fn pay<H: Handler>(mut self, cx: &mut Context<'_, H>, how: impl FnOnce(Debt)) {
@@ -363,19 +367,9 @@ impl<K: Terminal> Op<'_, K> {
                 Some(cell) => cx.core.await_cell(cell, cx.seat, key, since),
                 None => debug_assert!(false, "a started operation has a cell"),
             },
-            Started::Ended(end) => cx.core.end_at_once(cx.seat, key, K::again(end)),
+            Started::Ended(outcome) => cx.core.end_at_once(cx.seat, key, outcome),
         }
     }
-}
-
-/// The remaining time of a request as its handler sees it.
-pub(crate) fn remaining(shared: &HostShared, expiry_ms: u32, now: Instant) -> Option<Instant> {
-    let _ = shared;
-    (expiry_ms != 0).then(|| {
-        let now_ms = now.0 / 1_000_000;
-        let left = expiry_ms.wrapping_sub(now_ms as u32) as i32;
-        Instant((now_ms as i64 + i64::from(left)).max(0) as u64 * 1_000_000)
-    })
 }
 
 /// Outcomes travel as they are.

@@ -14,7 +14,7 @@ use crate::base::time::{Clock, Instant};
 use crate::flow::target::Target;
 use crate::pattern::route::{Address, Routes};
 use crate::plan::HostPlan;
-use crate::sync::cell::{CellList, CellPool};
+use crate::sync::cell::{CellList, CellPool, CellState};
 use crate::sync::gate::{GateConfig, PermitGate};
 use crate::sync::lock::Lock;
 use crate::sync::published::Published;
@@ -224,6 +224,8 @@ pub struct Counts {
     pub no_room: Gauge,
     /// Requests whose time was up without a reply.
     pub no_reply: Gauge,
+    /// Records accepted for a link that was gone when they came to its shard.
+    pub lost_with_target: Gauge,
     /// Requests ended by the loss of their link.
     pub link_lost: Gauge,
     /// Replies whose request had ended.
@@ -295,6 +297,8 @@ pub struct HostShared {
     pub slots_short: Latch,
     /// Rings of handles in use.
     pub caller_rings: Gauge,
+    /// Panics of handlers that were not logged yet.
+    pub panics: Lock<Vec<(ShardId, String)>>,
     /// All targets that are not gone, for status.
     pub targets: Lock<Vec<Arc<Target>>>,
 }
@@ -390,6 +394,7 @@ impl HostShared {
             counts: Counts::default(),
             slots_short: Latch::new(),
             caller_rings: Gauge::default(),
+            panics: Lock::new(Vec::new()),
             targets: Lock::new(Vec::new()),
             plan,
             clock,
@@ -488,6 +493,36 @@ impl HostShared {
                 port.slot_free.raise();
                 port.wake.wake();
             }
+        }
+    }
+
+    /// Gives a slot back that was taken a moment ago and not used.
+    pub fn leave_slot_quietly(&self, target: &Target) {
+        target.in_flight.leave(0);
+        self.slots.leave(0);
+    }
+
+    /// Ends every request that was accepted for `target` and has no reply yet.
+    pub fn end_requests(&self, target: &Arc<Target>, detail: Detail) {
+        let tag = TAG_REQUEST | target.id.0;
+        let mut ids = Vec::new();
+        self.cells.scan(|id, state, of| {
+            if of == tag && state == CellState::Claimed {
+                ids.push(id);
+            }
+        });
+        for id in ids {
+            if self.fail(id, tag, Some(target), ErrorKind::Unavailable, detail) {
+                self.counts.link_lost.add(1);
+            }
+        }
+    }
+
+    /// Keeps the text of a handler's panic until the shell logs it; the newest 64.
+    pub fn note_panic(&self, shard: ShardId, text: String) {
+        let mut panics = self.panics.lock();
+        if panics.len() < 64 {
+            panics.push((shard, text));
         }
     }
 

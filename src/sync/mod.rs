@@ -12,5 +12,7 @@ pub(crate) mod primitive;
 pub mod published;
 pub mod ring;
 pub mod room;
+#[cfg(not(afflux_loom))]
+pub mod task;
 pub mod wake;
 pub mod word;

@@ -1,0 +1,158 @@
+//! `Core`: the part of a shard that handlers reach through their context: started places,
+//! continuations that wait, the shard's own handle.
+//!
+//! A record is *started* from its callback's first instruction until its callback, continuations
+//! and future are finished and, for a request, it is answered. Each of these is a part of its
+//! place; the place is free when the last part has left. Places are bounded by the shard's share of
+//! `max_started_handlers`; a job that finds none keeps its permit and waits in the run queue.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::handle::Handle;
+use super::shared::{Class, HostShared, Outcome};
+use crate::base::id::{CellId, ShardId};
+use crate::base::time::Instant;
+use crate::sync::task::TaskList;
+
+/// Where a continuation is: the seat of its handler, its number there, and when its operation began.
+#[derive(Clone, Copy, Debug)]
+pub struct Awaited {
+    cell: CellId,
+    /// The seat.
+    pub seat: u16,
+    /// The continuation's number on that seat.
+    pub key: u32,
+    /// The start of the operation.
+    pub since: Instant,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Place {
+    parts: u32,
+    charge: u64,
+    generation: u32,
+}
+
+/// See the module.
+pub struct Core {
+    shared: Arc<HostShared>,
+    /// Which shard.
+    pub shard: ShardId,
+    /// The present, read once a turn.
+    pub now: Instant,
+    /// The origin of calls made here; its rings are the shard's part of the mesh.
+    pub handle: Arc<Handle>,
+    /// Futures that were woken.
+    pub tasks: Arc<TaskList>,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    started: u32,
+    started_max: u32,
+    awaited: HashMap<u32, Awaited>,
+    at_once: VecDeque<(u16, u32, Outcome)>,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("shard", &self.shard).field("started", &self.started).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// The core of `shard`, with nothing started.
+    pub fn new(shared: Arc<HostShared>, shard: ShardId) -> Self {
+        Core {
+            shard,
+            now: Instant(0),
+            handle: Arc::new(Handle::new(shared.clone(), Class::Handler)),
+            tasks: TaskList::new(shared.port(shard).wake.clone()),
+            places: Vec::new(),
+            free: Vec::new(),
+            started: 0,
+            started_max: shared.plan.started_per_shard[shard.index()],
+            awaited: HashMap::new(),
+            at_once: VecDeque::new(),
+            shared,
+        }
+    }
+
+    /// The host.
+    pub fn shared(&self) -> &Arc<HostShared> {
+        &self.shared
+    }
+
+    /// Whether one more job may start.
+    pub fn may_start(&self) -> bool {
+        self.started < self.started_max
+    }
+
+    /// Handlers started and not finished.
+    pub fn started(&self) -> u32 {
+        self.started
+    }
+
+    /// Takes a place with one part: the callback. Its charge counts as owned until it is free.
+    pub fn start_place(&mut self, charge: u64) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[index as usize];
+        (place.parts, place.charge) = (1, charge);
+        self.started += 1;
+        let port = self.shared.port(self.shard);
+        port.started.set(u64::from(self.started));
+        port.started_peak.raise(u64::from(self.started));
+        index
+    }
+
+    /// One more part: a responder, a continuation, a future.
+    pub fn join_place(&mut self, index: u32) {
+        self.places[index as usize].parts += 1;
+    }
+
+    /// A part is finished.
+    pub fn leave_place(&mut self, index: u32) {
+        let place = &mut self.places[index as usize];
+        debug_assert!(place.parts > 0, "a part left a free place");
+        place.parts -= 1;
+        if place.parts == 0 {
+            place.generation = place.generation.wrapping_add(1);
+            self.shared.owned.leave(place.charge);
+            self.free.push(index);
+            self.started -= 1;
+            self.shared.port(self.shard).started.set(u64::from(self.started));
+        }
+    }
+
+    /// How often the place was used before.
+    pub fn generation(&self, index: u32) -> u32 {
+        self.places[index as usize].generation
+    }
+
+    /// A continuation waits for the end of `cell`.
+    pub fn await_cell(&mut self, cell: CellId, seat: u16, key: u32, since: Instant) {
+        self.awaited.insert(cell.index, Awaited { cell, seat, key, since });
+    }
+
+    /// Who waits for the end of `cell`.
+    pub fn awaited(&mut self, cell: CellId) -> Option<Awaited> {
+        if self.awaited.get(&cell.index).is_some_and(|a| a.cell == cell) { self.awaited.remove(&cell.index) } else { None }
+    }
+
+    /// An operation has ended as it was started; its continuation runs in a turn of its own.
+    pub fn end_at_once(&mut self, seat: u16, key: u32, outcome: Outcome) {
+        self.at_once.push_back((seat, key, outcome));
+    }
+
+    /// The next continuation whose operation ended at once.
+    pub fn next_at_once(&mut self) -> Option<(u16, u32, Outcome)> {
+        self.at_once.pop_front()
+    }
+
+    /// How many of those there are.
+    pub fn at_once_len(&self) -> usize {
+        self.at_once.len()
+    }
+}

@@ -1,0 +1,316 @@
+//! Seats: where a shard keeps one channel's handler, its continuations or its futures, behind one
+//! erased trait. A panic is caught here: it ends the instance, never the shard.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::answer::Debt;
+use super::call::Lineage;
+use super::core::Core;
+use super::handler::{Context, Continuation, Failure, Handler, LocalClient, Message, Request, Responder};
+use super::shared::Outcome;
+use crate::base::error::ErrorKind;
+use crate::base::record::Method;
+use crate::base::time::Instant;
+use crate::sync::task::{TaskKey, TaskWaker};
+
+/// How long a seat whose factory panicked stays empty before the factory is asked again.
+const FACTORY_RETRY: Duration = Duration::from_secs(1);
+
+/// A job whose permit was returned: the next instruction is the user's.
+pub struct Start {
+    /// What is asked.
+    pub method: Method,
+    /// The bytes.
+    pub payload: Bytes,
+    /// The answer that is owed; a one-way message owes none.
+    pub debt: Option<Debt>,
+    /// Who sent it.
+    pub peer: Arc<str>,
+    /// Its started place, with one part for the callback and one for the debt.
+    pub place: u32,
+    /// What calls made by it inherit.
+    pub lineage: Lineage,
+}
+
+/// One channel on one shard.
+pub trait Seat {
+    /// Runs a handler's callback.
+    fn start(&mut self, core: &mut Core, start: Start);
+    /// Runs a continuation.
+    fn resume(&mut self, core: &mut Core, key: u32, outcome: Outcome);
+    /// Polls a future that was woken.
+    fn poll(&mut self, core: &mut Core, key: TaskKey);
+}
+
+/// Makes a shard's seat; called on that shard, with the seat's number.
+pub type SeatFactory = Arc<dyn Fn(usize, u16) -> Box<dyn Seat> + Send + Sync>;
+
+/// Continuations of one seat.
+pub struct Continuations<H: Handler> {
+    slots: Vec<Option<Waiting<H>>>,
+    free: Vec<u32>,
+}
+
+struct Waiting<H: Handler> {
+    place: u32,
+    lineage: Lineage,
+    run: Continuation<H>,
+}
+
+impl<H: Handler> Continuations<H> {
+    fn new() -> Self {
+        Continuations { slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// Keeps a continuation; its number is free again when it is taken.
+    pub fn insert(&mut self, place: u32, lineage: Lineage, run: Continuation<H>) -> u32 {
+        let waiting = Some(Waiting { place, lineage, run });
+        match self.free.pop() {
+            Some(key) => {
+                self.slots[key as usize] = waiting;
+                key
+            }
+            None => {
+                self.slots.push(waiting);
+                self.slots.len() as u32 - 1
+            }
+        }
+    }
+
+    fn take(&mut self, key: u32) -> Option<Waiting<H>> {
+        let waiting = self.slots.get_mut(key as usize)?.take()?;
+        self.free.push(key);
+        Some(waiting)
+    }
+}
+
+/// An instance that can be lost to a panic and made anew.
+struct Instance<T> {
+    value: Option<T>,
+    retry_at: Instant,
+}
+
+impl<T> Instance<T> {
+    fn empty() -> Self {
+        Instance { value: None, retry_at: Instant(0) }
+    }
+
+    /// The instance, made if need be; `None` while its factory has just panicked.
+    fn get(&mut self, core: &Core, make: impl FnOnce() -> T) -> Option<&mut T> {
+        if self.value.is_none() && core.now >= self.retry_at {
+            match catch_unwind(AssertUnwindSafe(make)) {
+                Ok(made) => self.value = Some(made),
+                Err(panic) => {
+                    count_panic(core, &panic);
+                    self.retry_at = core.now.after(FACTORY_RETRY);
+                }
+            }
+        }
+        self.value.as_mut()
+    }
+}
+
+fn count_panic(core: &Core, panic: &(dyn Any + Send)) {
+    let shared = core.shared();
+    shared.counts.handler_panics.add(1);
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string()).or_else(|| panic.downcast_ref::<String>().cloned());
+    shared.note_panic(core.shard, text.unwrap_or_default());
+}
+
+/// The seat of a [`Handler`].
+pub struct HandlerSeat<H: Handler, F> {
+    factory: Arc<F>,
+    shard: usize,
+    seat: u16,
+    handler: Instance<H>,
+    continuations: Continuations<H>,
+}
+
+impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
+    /// An empty seat: the instance is made at its first job.
+    pub fn new(factory: Arc<F>, shard: usize, seat: u16) -> Self {
+        HandlerSeat { factory, shard, seat, handler: Instance::empty(), continuations: Continuations::new() }
+    }
+
+    /// Runs `call` on the instance. After a panic nothing of it is left.
+    fn call(
+        &mut self,
+        core: &mut Core,
+        place: u32,
+        lineage: Lineage,
+        call: impl FnOnce(&mut H, &mut Context<'_, H>),
+    ) -> bool {
+        let Some(handler) = self.handler.get(core, || (self.factory)(self.shard)) else { return false };
+        let mut cx = Context { core, continuations: &mut self.continuations, seat: self.seat, place, lineage };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(handler, &mut cx))) {
+            count_panic(core, &panic);
+            self.handler.value = None;
+            for slot in 0..self.continuations.slots.len() as u32 {
+                if let Some(waiting) = self.continuations.take(slot) {
+                    // What it captured answers for itself: a responder sends an error.
+                    let _ = catch_unwind(AssertUnwindSafe(|| drop(waiting.run)));
+                    core.leave_place(waiting.place);
+                }
+            }
+        }
+        true
+    }
+}
+
+impl<H: Handler, F: Fn(usize) -> H> Seat for HandlerSeat<H, F> {
+    fn start(&mut self, core: &mut Core, start: Start) {
+        let Start { method, payload, debt, peer, place, lineage } = start;
+        match debt {
+            Some(debt) => {
+                let mut request = Some(Request { method, payload, responder: Responder::new(debt), peer });
+                let ran = self.call(core, place, lineage, |handler, cx| {
+                    if let Some(request) = request.take() {
+                        handler.request(request, cx);
+                    }
+                });
+                if !ran && let Some(request) = request.take() {
+                    request.responder.settle(Err(Failure::panicked()));
+                }
+            }
+            None => {
+                self.call(core, place, lineage, |handler, cx| handler.message(Message { method, payload, peer }, cx));
+            }
+        }
+        core.leave_place(place);
+    }
+
+    fn resume(&mut self, core: &mut Core, key: u32, outcome: Outcome) {
+        let Some(Waiting { place, lineage, run }) = self.continuations.take(key) else { return };
+        self.call(core, place, lineage, |handler, cx| run(handler, outcome, cx));
+        core.leave_place(place);
+    }
+
+    fn poll(&mut self, _: &mut Core, _: TaskKey) {}
+}
+
+struct Task<Fut> {
+    future: Pin<Box<Fut>>,
+    waker: Arc<TaskWaker>,
+    generation: u32,
+    responder: Option<Responder>,
+}
+
+/// The seat of a closure whose futures the shard polls.
+pub struct AsyncSeat<M, C, Fut> {
+    factory: Arc<M>,
+    shard: usize,
+    seat: u16,
+    closure: Instance<C>,
+    tasks: Vec<Option<Task<Fut>>>,
+}
+
+impl<M, C, Fut> AsyncSeat<M, C, Fut>
+where
+    M: Fn(usize) -> C,
+    C: FnMut(Request, LocalClient) -> Fut,
+    Fut: Future<Output = Result<Bytes, Failure>>,
+{
+    /// An empty seat: the closure is made at its first job.
+    pub fn new(factory: Arc<M>, shard: usize, seat: u16) -> Self {
+        AsyncSeat { factory, shard, seat, closure: Instance::empty(), tasks: Vec::new() }
+    }
+
+    fn run(&mut self, core: &mut Core, place: u32) {
+        let Some(task) = self.tasks.get_mut(place as usize).and_then(Option::as_mut) else { return };
+        task.waker.rearm();
+        let waker = task.waker.waker();
+        let polled = catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll(&mut TaskContext::from_waker(&waker))));
+        let end = match polled {
+            Ok(Poll::Pending) => return,
+            Ok(Poll::Ready(end)) => end,
+            Err(panic) => {
+                count_panic(core, &panic);
+                Err(Failure::panicked())
+            }
+        };
+        if let Some(task) = self.tasks[place as usize].take() {
+            let Task { future, responder, .. } = task;
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+            if let Some(responder) = responder {
+                responder.settle(end);
+            }
+        }
+        core.leave_place(place);
+    }
+}
+
+impl<M, C, Fut> Seat for AsyncSeat<M, C, Fut>
+where
+    M: Fn(usize) -> C,
+    C: FnMut(Request, LocalClient) -> Fut,
+    Fut: Future<Output = Result<Bytes, Failure>>,
+{
+    fn start(&mut self, core: &mut Core, start: Start) {
+        let Start { method, payload, debt, peer, place, lineage } = start;
+        let Some(debt) = debt else {
+            // A future that nobody waits for could only be lost: async channels take requests.
+            core.shared().counts.no_handler.add(1);
+            return core.leave_place(place);
+        };
+        let responder = Responder::new(debt);
+        let client = LocalClient { handle: core.handle.clone(), lineage, shard: std::marker::PhantomData };
+        let request = Request { method, payload, responder: Responder::none(), peer };
+        let (factory, shard) = (self.factory.clone(), self.shard);
+        let made = match self.closure.get(core, || factory(shard)) {
+            Some(closure) => catch_unwind(AssertUnwindSafe(|| closure(request, client))),
+            None => {
+                responder.settle(Err(Failure::panicked()));
+                return core.leave_place(place);
+            }
+        };
+        match made {
+            Ok(future) => {
+                let generation = core.generation(place);
+                let key = TaskKey { seat: self.seat, place, generation };
+                if self.tasks.len() <= place as usize {
+                    self.tasks.resize_with(place as usize + 1, || None);
+                }
+                self.tasks[place as usize] = Some(Task {
+                    future: Box::pin(future),
+                    waker: TaskWaker::new(core.tasks.clone(), key),
+                    generation,
+                    responder: Some(responder),
+                });
+                self.run(core, place);
+            }
+            Err(panic) => {
+                count_panic(core, &panic);
+                self.closure.value = None;
+                responder.settle(Err(Failure::panicked()));
+                core.leave_place(place);
+            }
+        }
+    }
+
+    fn resume(&mut self, _: &mut Core, _: u32, _: Outcome) {}
+
+    fn poll(&mut self, core: &mut Core, key: TaskKey) {
+        let alive = self.tasks.get(key.place as usize).and_then(Option::as_ref);
+        if alive.is_some_and(|task| task.generation == key.generation) {
+            self.run(core, key.place);
+        }
+    }
+}
+
+/// The seat of a channel that nobody serves: answers for it.
+pub fn refuse(core: &Core, debt: Option<Debt>, what: &str) {
+    match debt {
+        Some(debt) => debt.fail(ErrorKind::NotFound, 0, what),
+        None => {
+            core.shared().counts.no_handler.add(1);
+        }
+    }
+}

@@ -1,0 +1,1256 @@
+//! `ShardEngine`: all decisions of one shard. No socket, no thread, no clock: time is passed in,
+//! bytes come and go through [`Transport`], so that whole hosts run under a virtual clock.
+//!
+//! One turn has a fixed order, each phase with a budget from the plan:
+//!
+//! ```text
+//!  1 commands      2 finished operations: continuations, futures     3 rings, waiting operations, pokes
+//!  4 timers        5 reads        6 claims: permit or ticket         7 starts, within the started bound
+//!  8 writes        9 what is published
+//! ```
+//!
+//! Finishing goes before starting, timers before reads (no admission after a deadline), writes
+//! after jobs (batching). A phase that stops on its budget makes the turn say "again".
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use crossbeam_channel::Receiver;
+
+use super::answer::{self, Debt};
+use super::call::{Lineage, taken};
+use super::command::{Attach, CompletionCommand, ShardCommand};
+use super::core::Core;
+use super::lanes::{self, BATCH};
+use super::seat::{Seat, SeatFactory, Start, refuse};
+use super::shared::{HostShared, Outcome, Outgoing, ShardReceiver, TAG_REQUEST, error_record, tag_target};
+use crate::base::error::{Detail, ErrorKind};
+use crate::base::id::{CellId, ChannelId, ShardId, TargetId};
+use crate::base::record::{Kind, Method, Record};
+use crate::base::time::Instant;
+use crate::flow::target::{Dialect, Flushed, Post, Target};
+use crate::flow::transport::Transport;
+use crate::meter::latency::{Latency, LatencySet};
+use crate::sync::gate::{Ticket, Waited};
+use crate::sync::ring::Consumer;
+use crate::sync::task::TaskKey;
+use crate::wire::command::{Command, write_pong};
+use crate::wire::decode::{Decoder, Item, Mode};
+
+/// What the shell has to do with its poller after a turn.
+#[derive(Debug)]
+pub enum ShardAction {
+    /// Watch this connection; report its readiness under this link number.
+    Watch {
+        /// The number.
+        link: LinkKey,
+        /// The connection.
+        transport: Arc<dyn Transport>,
+    },
+    /// Watch it no longer.
+    Unwatch {
+        /// The connection.
+        transport: Arc<dyn Transport>,
+    },
+}
+
+/// A link's place in a shard, with the use count of that place: what readiness is reported under.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LinkKey {
+    /// The place.
+    pub index: u32,
+    /// How often it was used before.
+    pub generation: u32,
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// There is more to do: do not sleep.
+    pub again: bool,
+    /// The turn drained rings or ran handlers: producers may be on the way.
+    pub moved: bool,
+    /// When to come back at the latest.
+    pub next: Instant,
+}
+
+struct Conn {
+    link: u64,
+    transport: Arc<dyn Transport>,
+    decoder: Decoder,
+    mode: Mode,
+    /// Bytes read and not decoded: what may not be admitted yet, or half a head.
+    carry: Vec<u8>,
+    readable: bool,
+    /// What to subtract from the peer's link clock to have ours, in milliseconds.
+    clock_behind_ms: i64,
+    decoded: u64,
+    last_byte: Instant,
+}
+
+struct Link {
+    target: Arc<Target>,
+    generation: u32,
+    conn: Option<Conn>,
+    /// Accepted, nothing of it written. Bounded by the mark.
+    outbox: VecDeque<Record>,
+    /// Operations that wait for room here, in order. Bounded by the target's share of the room.
+    waiters: VecDeque<CellId>,
+    writable: bool,
+    dirty: bool,
+    /// A detach that found the write baton taken.
+    detaching: Option<Detaching>,
+    queue: ReceiveQueue,
+    ticket: Option<Ticket>,
+    claimable: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Detaching {
+    link: u64,
+    forget: bool,
+}
+
+struct Job {
+    record: Record,
+    target: Arc<Target>,
+    link: u64,
+    deadline: Option<Instant>,
+    seat: u16,
+}
+
+/// See the module.
+pub struct ShardEngine {
+    core: Core,
+    seats: Vec<Box<dyn Seat>>,
+    /// Channel names in the order announced, for stock peers' routes.
+    names: Vec<Arc<str>>,
+    node_seat: Option<u16>,
+    commands: Receiver<ShardCommand>,
+    rings: Vec<Consumer<Outgoing>>,
+    links: Vec<Option<Box<Link>>>,
+    generations: Vec<u32>,
+    by_target: HashMap<TargetId, u32>,
+    /// Links with something to write.
+    dirty: VecDeque<u32>,
+    /// Links that may have bytes to read.
+    readable: VecDeque<u32>,
+    /// Links whose queue has something to claim and which hold no ticket.
+    claimable: VecDeque<u32>,
+    /// Links with a ticket, oldest first.
+    ticketed: VecDeque<u32>,
+    /// Links whose head may not be claimed now, for a reason of its own.
+    held: VecDeque<u32>,
+    run_queue: VecDeque<Job>,
+    block: Box<[u8]>,
+    woken: Vec<TaskKey>,
+    actions: VecDeque<ShardAction>,
+    latencies: LatencySet,
+    assembling: bool,
+}
+
+impl std::fmt::Debug for ShardEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShardEngine").field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+impl ShardEngine {
+    /// The engine of `shard`. To be called on the thread that will run it: the seats are made here.
+    pub fn new(
+        shared: Arc<HostShared>,
+        shard: ShardId,
+        receiver: ShardReceiver,
+        channels: &[SeatFactory],
+        node: Option<&SeatFactory>,
+    ) -> Self {
+        let plan = shared.plan.clone();
+        let mut seats: Vec<Box<dyn Seat>> =
+            channels.iter().enumerate().map(|(i, make)| make(shard.index(), i as u16)).collect();
+        let node_seat = node.map(|make| {
+            let seat = seats.len() as u16;
+            seats.push(make(shard.index(), seat));
+            seat
+        });
+        ShardEngine {
+            core: Core::new(shared, shard),
+            seats,
+            names: plan.channels.iter().map(|(name, _)| name.clone()).collect(),
+            node_seat,
+            commands: receiver.commands,
+            rings: vec![receiver.common],
+            links: Vec::new(),
+            generations: Vec::new(),
+            by_target: HashMap::new(),
+            dirty: VecDeque::new(),
+            readable: VecDeque::new(),
+            claimable: VecDeque::new(),
+            ticketed: VecDeque::new(),
+            held: VecDeque::new(),
+            run_queue: VecDeque::new(),
+            block: vec![0; plan.turn.read_block].into_boxed_slice(),
+            woken: Vec::new(),
+            actions: VecDeque::new(),
+            latencies: LatencySet::new(),
+            assembling: false,
+        }
+    }
+
+    /// The host.
+    pub fn shared(&self) -> &Arc<HostShared> {
+        self.core.shared()
+    }
+
+    /// What the shell has to do next; call until it says `None`, after every turn.
+    pub fn poll_action(&mut self) -> Option<ShardAction> {
+        self.actions.pop_front()
+    }
+
+    /// The poller saw something on a link. Spurious and late reports do no harm.
+    pub fn handle_ready(&mut self, key: LinkKey, readable: bool, writable: bool) {
+        let Some(Some(link)) = self.links.get_mut(key.index as usize) else { return };
+        if link.generation != key.generation {
+            return;
+        }
+        if readable
+            && let Some(conn) = &mut link.conn
+            && !conn.readable
+        {
+            conn.readable = true;
+            self.readable.push_back(key.index);
+        }
+        if writable {
+            link.writable = true;
+            if link.target.dialect == Dialect::Stock {
+                lanes::drive_completion(self.core.shared(), &link.target);
+            }
+            self.soil(key.index);
+        }
+    }
+
+    /// Whether anything was left for this shard since it looked: to be asked after announcing the sleep.
+    pub fn has_work(&self) -> bool {
+        let shared = self.core.shared();
+        let port = shared.port(self.core.shard);
+        !self.commands.is_empty()
+            || self.rings.iter().any(|ring| !ring.is_empty())
+            || !port.inbox.is_empty()
+            || !shared.cells.done(self.core.shard.0).is_empty()
+            || !port.pokes.lock().is_empty()
+            || !port.finished.lock().is_empty()
+            || !self.core.tasks.is_empty()
+            || port.slot_free.is_raised()
+            || shared.gate.has_grants(self.core.shard)
+    }
+
+    /// One turn.
+    pub fn turn(&mut self, now: Instant) -> Turn {
+        self.core.now = now;
+        let shared = self.core.shared().clone();
+        let port = shared.port(self.core.shard);
+        port.turns.add(1);
+        let turn = &shared.plan.turn;
+
+        self.take_commands();
+        let mut again = self.finish_operations(turn.done as usize);
+        let mut moved = again;
+        let drained = self.drain_rings(turn.ring_records as usize);
+        again |= drained.1;
+        moved |= drained.0;
+        self.take_waiting();
+        self.take_pokes();
+        let next = self.expire_assemblies();
+        again |= self.read_links();
+        again |= self.claim(turn.claims);
+        let started = self.start_jobs(turn.starts as usize);
+        again |= started.1;
+        moved |= started.0;
+        again |= self.write_links();
+        port.queued.set(self.run_queue.len() as u64);
+        Turn { again, moved, next }
+    }
+
+    // ---- 1 commands
+
+    fn take_commands(&mut self) {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                ShardCommand::Ring(consumer) => self.rings.push(consumer),
+                ShardCommand::Adopt(target) => {
+                    self.adopt(target);
+                }
+                ShardCommand::Attach(attach) => self.attach(*attach),
+                ShardCommand::Detach { target, link, forget } => {
+                    if let Some(&index) = self.by_target.get(&target.id) {
+                        self.detach(index, Detaching { link, forget });
+                    }
+                }
+                ShardCommand::Histograms(reply) => {
+                    // The asker may have given up waiting.
+                    let _ = reply.try_send(self.latencies.swap(LatencySet::new()));
+                }
+            }
+        }
+    }
+
+    fn adopt(&mut self, target: Arc<Target>) -> u32 {
+        if let Some(&index) = self.by_target.get(&target.id) {
+            return index;
+        }
+        let index = match self.links.iter().position(Option::is_none) {
+            Some(free) => free as u32,
+            None => {
+                self.links.push(None);
+                self.generations.push(0);
+                self.links.len() as u32 - 1
+            }
+        };
+        let generation = self.generations[index as usize];
+        self.by_target.insert(target.id, index);
+        self.links[index as usize] = Some(Box::new(Link {
+            queue: ReceiveQueue::new(self.core.shared().plan.receive_mark),
+            target,
+            generation,
+            conn: None,
+            outbox: VecDeque::new(),
+            waiters: VecDeque::new(),
+            writable: true,
+            dirty: false,
+            detaching: None,
+            ticket: None,
+            claimable: false,
+        }));
+        index
+    }
+
+    fn attach(&mut self, attach: Attach) {
+        let index = self.adopt(attach.target.clone());
+        let Some(link) = self.link(index) else { return };
+        // A later loss may have been told while this waited in the mailbox.
+        if link.target.link.get() != attach.link {
+            attach.transport.shutdown();
+            return;
+        }
+        let target = link.target.clone();
+        let key = LinkKey { index, generation: link.generation };
+        let transport = attach.transport.clone();
+        link.writable = true;
+        let now = self.core.now;
+        let max = self.core.shared().plan.max_message;
+        if let Some(link) = self.link(index) {
+            link.conn = Some(Conn {
+                link: attach.link,
+                transport: attach.transport,
+                decoder: Decoder::new(attach.mode, max),
+                mode: attach.mode,
+                carry: attach.carry,
+                readable: true,
+                clock_behind_ms: attach.clock_behind_ms,
+                decoded: 0,
+                last_byte: now,
+            });
+        }
+        if target.dialect == Dialect::Native {
+            // Whoever holds the baton of a lane that is down lets go at once.
+            loop {
+                if let Some(mut writer) = target.application.try_take() {
+                    writer.transport = Some(transport.clone());
+                    writer.channels = attach.channels;
+                    writer.written = 0;
+                    lanes::let_go(self.core.shared(), &target, writer);
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        self.actions.push_back(ShardAction::Watch { link: key, transport });
+        self.readable.push_back(index);
+        self.soil(index);
+    }
+
+    fn detach(&mut self, index: u32, detaching: Detaching) {
+        let shared = self.core.shared().clone();
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
+        if let Some(conn) = link.conn.take_if(|c| c.link <= detaching.link) {
+            conn.transport.shutdown();
+            self.actions.push_back(ShardAction::Unwatch { transport: conn.transport });
+        }
+        let Some(mut writer) = link.target.application.try_take() else {
+            // Somebody is in the middle of a write, which the shutdown ends. We are told when he lets go.
+            link.detaching = Some(detaching);
+            let _ = link.target.application.ask();
+            self.soil(index);
+            return;
+        };
+        link.detaching = None;
+        let target = link.target.clone();
+        writer.transport = None;
+        let detached = writer.egress.detach();
+        let told = target.decoded_by_peer.get();
+        target.in_doubt_on_detach.add(writer.written.saturating_sub(told));
+        writer.written = 0;
+        lanes::let_go(&shared, &target, writer);
+        if let Some((record, charge)) = detached.begun {
+            target.mark.release(charge);
+            target.lost_on_detach.add(1);
+            drop(record);
+        }
+        for (record, _) in detached.unbegun.collect::<Vec<_>>().into_iter().rev() {
+            link.outbox.push_front(record);
+        }
+        shared.end_requests(&target, Detail::LinkLost);
+        if detaching.forget {
+            for record in std::mem::take(&mut link.outbox) {
+                target.mark.release(record.charge());
+                target.lost_on_detach.add(1);
+            }
+            for id in std::mem::take(&mut link.waiters) {
+                target.mark.forget_waiter();
+                shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
+            }
+        } else {
+            self.soil(index);
+        }
+        self.reap(index);
+    }
+
+    /// Gives the place of a forgotten link back once everything it received was claimed.
+    fn reap(&mut self, index: u32) {
+        let Some(link) = self.links[index as usize].as_deref() else { return };
+        let over = link.target.gone.is_raised()
+            && link.conn.is_none()
+            && link.detaching.is_none()
+            && link.queue.is_empty()
+            && link.ticket.is_none();
+        if over && let Some(link) = self.links[index as usize].take() {
+            self.by_target.remove(&link.target.id);
+            self.generations[index as usize] = link.generation.wrapping_add(1);
+        }
+    }
+
+    // ---- 2 finished operations
+
+    /// True if there is more.
+    fn finish_operations(&mut self, limit: usize) -> bool {
+        let shared = self.core.shared().clone();
+        let shard = self.core.shard;
+        let mut finished = std::mem::take(&mut *shared.port(shard).finished.lock());
+        for place in finished.drain(..) {
+            self.core.leave_place(place);
+        }
+        let mut n = 0;
+        while n < limit {
+            let Some(entry) = shared.cells.pop(shared.cells.done(shard.0)) else { break };
+            let Some(awaited) = self.core.awaited(entry.id) else { continue };
+            let Some(outcome) = shared.cells.take(entry.id) else { continue };
+            let outcome = taken(&shared, outcome, awaited.since);
+            self.seats[awaited.seat as usize].resume(&mut self.core, awaited.key, outcome);
+            n += 1;
+        }
+        for _ in 0..self.core.at_once_len() {
+            let Some((seat, key, outcome)) = self.core.next_at_once() else { break };
+            self.seats[seat as usize].resume(&mut self.core, key, outcome);
+            n += 1;
+        }
+        let mut woken = std::mem::take(&mut self.woken);
+        self.core.tasks.swap(&mut woken);
+        n += woken.len();
+        for key in woken.drain(..) {
+            self.seats[key.seat as usize].poll(&mut self.core, key);
+        }
+        self.woken = woken;
+        n > 0
+    }
+
+    // ---- 3 rings, waiting operations, pokes
+
+    /// Whether anything came, and whether there is more.
+    fn drain_rings(&mut self, limit: usize) -> (bool, bool) {
+        let (mut any, mut more) = (false, false);
+        let mut rings = std::mem::take(&mut self.rings);
+        rings.retain_mut(|ring| {
+            let taken = ring.drain(limit, |outgoing| self.enqueue(outgoing));
+            any |= taken > 0;
+            more |= taken == limit;
+            taken == limit || !ring.is_abandoned()
+        });
+        rings.append(&mut self.rings);
+        self.rings = rings;
+        (any, more)
+    }
+
+    fn enqueue(&mut self, outgoing: Outgoing) {
+        let Some(&index) = self.by_target.get(&outgoing.target) else {
+            return self.enqueue_lost(outgoing);
+        };
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
+        link.outbox.push_back(outgoing.record);
+        if !link.dirty {
+            self.soil(index);
+        }
+    }
+
+    /// A record for a link that is gone: its caller fixed the target before he could know.
+    fn enqueue_lost(&mut self, outgoing: Outgoing) {
+        let shared = self.core.shared();
+        shared.counts.lost_with_target.add(1);
+        if outgoing.record.kind == Kind::Request {
+            let id = CellId::from_correlation(outgoing.record.correlation);
+            shared.fail(id, TAG_REQUEST | outgoing.target.0, None, ErrorKind::Unavailable, Detail::Detached);
+        }
+    }
+
+    fn take_waiting(&mut self) {
+        let shared = self.core.shared().clone();
+        while let Some(entry) = shared.cells.pop(&shared.port(self.core.shard).inbox) {
+            match self.by_target.get(&tag_target(entry.tag)) {
+                Some(&index) => {
+                    if let Some(link) = self.links[index as usize].as_deref_mut() {
+                        link.waiters.push_back(entry.id);
+                        self.admit_waiters(index);
+                    }
+                }
+                None => {
+                    shared.fail(entry.id, entry.tag, None, ErrorKind::Unavailable, Detail::Detached);
+                }
+            }
+        }
+        if shared.port(self.core.shard).slot_free.lower() {
+            for index in 0..self.links.len() as u32 {
+                self.admit_waiters(index);
+            }
+        }
+    }
+
+    fn take_pokes(&mut self) {
+        let pokes = {
+            let mut pokes = self.core.shared().port(self.core.shard).pokes.lock();
+            if pokes.is_empty() {
+                return;
+            }
+            std::mem::take(&mut *pokes)
+        };
+        for target in pokes {
+            target.poked.lower();
+            let Some(&index) = self.by_target.get(&target.id) else { continue };
+            if let Some(Detaching { link, forget }) = self.link(index).and_then(|l| l.detaching) {
+                self.detach(index, Detaching { link, forget });
+            }
+            self.admit_waiters(index);
+            self.soil(index);
+            self.unhold(index);
+        }
+    }
+
+    /// Admits operations that wait, oldest first, while they fit; nobody overtakes the head.
+    fn admit_waiters(&mut self, index: u32) {
+        let shared = self.core.shared().clone();
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
+        let target = link.target.clone();
+        let mut admitted = false;
+        while let Some(&id) = link.waiters.front() {
+            let Some((charge, request)) =
+                shared.cells.with_waiting(id, |op| (op.record.charge(), op.record.kind == Kind::Request))
+            else {
+                // Its time was up, or it was cancelled.
+                link.waiters.pop_front();
+                target.mark.forget_waiter();
+                continue;
+            };
+            if request && !shared.enter_slot(&target) {
+                break;
+            }
+            if target.mark.admit_waiter(charge).is_err() {
+                if request {
+                    shared.leave_slot_quietly(&target);
+                }
+                break;
+            }
+            link.waiters.pop_front();
+            // A send has ended with this; a request goes on in its cell.
+            let op = if request {
+                shared.cells.claim(id)
+            } else {
+                let mut op = None;
+                shared.cells.finish_waiting(id, |waiting| {
+                    op = Some(waiting);
+                    Outcome::Accepted
+                });
+                op
+            };
+            match op {
+                Some(mut op) => {
+                    shared.leave_room(&op);
+                    self.latencies.record(Latency::SendWait, self.core.now.since(op.since));
+                    if request {
+                        op.record.correlation = id.correlation();
+                    }
+                    link.outbox.push_back(op.record);
+                    admitted = true;
+                }
+                None => {
+                    target.mark.release(charge);
+                    if request {
+                        shared.leave_slot_quietly(&target);
+                    }
+                }
+            }
+        }
+        if admitted {
+            self.soil(index);
+        }
+    }
+
+    // ---- 4 timers
+
+    /// Ends connections whose record in assembly gets no byte while we read. Returns when to look next.
+    fn expire_assemblies(&mut self) -> Instant {
+        let mut next = Instant::NEVER;
+        if !self.assembling {
+            return next;
+        }
+        self.assembling = false;
+        let limit = self.core.shared().plan.assembly_timeout;
+        for index in 0..self.links.len() {
+            let Some(link) = self.links[index].as_deref() else { continue };
+            let Some(conn) = &link.conn else { continue };
+            if conn.decoder.assembly().is_none() {
+                continue;
+            }
+            self.assembling = true;
+            let due = conn.last_byte.after(limit);
+            if self.core.now >= due {
+                self.lose(index as u32, "a record in assembly got no byte in time".into());
+            } else {
+                next = next.min(due);
+            }
+        }
+        next
+    }
+
+    // ---- 5 reads
+
+    /// True if a link stopped on its budget.
+    fn read_links(&mut self) -> bool {
+        let mut again = false;
+        for _ in 0..self.readable.len() {
+            let Some(index) = self.readable.pop_front() else { break };
+            if self.read_link(index) {
+                self.readable.push_back(index);
+                again = true;
+            }
+        }
+        again
+    }
+
+    /// Reads and decodes one link within its budget. True if it goes on in the next turn.
+    fn read_link(&mut self, index: u32) -> bool {
+        let mut block = std::mem::take(&mut self.block);
+        let outcome = self.read_into(index, &mut block);
+        self.block = block;
+        match outcome {
+            Ok(more) => more,
+            Err(reason) => {
+                self.lose(index, reason);
+                false
+            }
+        }
+    }
+
+    fn read_into(&mut self, index: u32, block: &mut [u8]) -> Result<bool, String> {
+        let plan = self.core.shared().plan.clone();
+        let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return Ok(false) };
+        let mut budget = plan.turn.read_bytes_per_link;
+        let mut offered = false;
+        // What is left from before comes first.
+        let mut have = 0;
+        if let Some(conn) = &mut link.conn {
+            have = conn.carry.len();
+            block[..have].copy_from_slice(&conn.carry);
+            conn.carry = Vec::new();
+        }
+        let more = loop {
+            let used = decode(&self.core, link, &block[..have], &mut offered)?;
+            let Some(conn) = &mut link.conn else { break false };
+            block.copy_within(used.consumed..have, 0);
+            have -= used.consumed;
+            if used.parked || budget == 0 || !conn.readable {
+                conn.carry.extend_from_slice(&block[..have]);
+                break !used.parked && conn.readable;
+            }
+            // A large body is read where it will stay; everything else goes through the block.
+            let (asked, got) = match conn.decoder.assembly_space(budget).filter(|_| have == 0) {
+                Some(space) => {
+                    let got = conn.transport.read(space);
+                    (space.len(), got)
+                }
+                None => {
+                    let room = (link.queue.room().max(plan.turn.read_min as u64) as usize).min(block.len() - have);
+                    (room, conn.transport.read(&mut block[have..have + room]))
+                }
+            };
+            match got {
+                Ok(0) => return Err("the peer closed the connection".into()),
+                Ok(n) => {
+                    if have == 0 && conn.decoder.assembly().is_some() {
+                        conn.decoder.assembly_filled(n);
+                    } else {
+                        have += n;
+                    }
+                    budget = budget.saturating_sub(n);
+                    conn.last_byte = self.core.now;
+                    link.target.last_read_ns.set(self.core.now.0);
+                    // A short read: the socket is empty, and what comes next will be told.
+                    conn.readable = n == asked;
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => conn.readable = false,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.to_string()),
+            }
+        };
+        if link.conn.as_ref().is_some_and(|c| c.decoder.assembly().is_some()) {
+            self.assembling = true;
+        }
+        if offered && !link.claimable && link.ticket.is_none() {
+            link.claimable = true;
+            self.claimable.push_back(index);
+        }
+        Ok(more)
+    }
+
+    /// The application connection is of no use any more: the completion thread retires the pair.
+    fn lose(&mut self, index: u32, reason: String) {
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
+        let Some(conn) = link.conn.take() else { return };
+        conn.transport.shutdown();
+        let lost = CompletionCommand::Lost { target: link.target.clone(), link: conn.link, reason };
+        self.actions.push_back(ShardAction::Unwatch { transport: conn.transport });
+        // Should the mailbox be full: the other lane's end tells the same story.
+        let _ = self.core.shared().completion.command(lost);
+    }
+
+    // ---- 6 claims
+
+    /// Claims from ready links: permit first, record second. True if there is more to claim now.
+    fn claim(&mut self, budget: u32) -> bool {
+        let shared = self.core.shared().clone();
+        let shard = self.core.shard;
+        let mut left = budget;
+        // Grants go to the oldest of this shard's tickets.
+        while left > 0 && shared.gate.has_grants(shard) {
+            let Some(index) = self.ticketed.pop_front() else {
+                let n = shared.gate.take_grants(shard);
+                self.give_back(n);
+                break;
+            };
+            let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
+            let Some(ticket) = link.ticket.take() else { continue };
+            if !shared.gate.redeem(shard, ticket) {
+                link.ticket = Some(ticket);
+                self.ticketed.push_front(index);
+                break;
+            }
+            left -= 1;
+            self.latencies.record(Latency::PermitWait, self.core.now.since(link.queue.ticket_since));
+            let spent = self.claim_from(index, 1);
+            self.give_back(1 - spent);
+        }
+        while left > 0 {
+            let Some(index) = self.claimable.pop_front() else { return false };
+            let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
+            link.claimable = false;
+            if link.queue.is_empty() {
+                continue;
+            }
+            if hold_reason(&shared, link) {
+                self.held.push_back(index);
+                continue;
+            }
+            let want = left.min(link.queue.len() as u32);
+            let mut got = shared.gate.acquire(shard, want);
+            if got == 0 {
+                match shared.gate.wait(shard, index, self.core.now) {
+                    Waited::Acquired => got = 1,
+                    Waited::Ticket(ticket) => {
+                        link.ticket = Some(ticket);
+                        link.queue.ticket_since = self.core.now;
+                        self.ticketed.push_back(index);
+                        continue;
+                    }
+                }
+            }
+            left -= got;
+            let spent = self.claim_from(index, got);
+            self.give_back(got - spent);
+        }
+        !self.claimable.is_empty()
+    }
+
+    fn give_back(&mut self, permits: u32) {
+        if permits > 0 {
+            release_permits(self.core.shared(), self.core.shard, permits, self.core.now);
+        }
+    }
+
+    /// Claims up to `permits` records of one link; returns how many permits are spent. What it does
+    /// not claim from stays ready, or is held for a reason of its own.
+    fn claim_from(&mut self, index: u32, permits: u32) -> u32 {
+        let shared = self.core.shared().clone();
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return 0 };
+        let mut spent = 0;
+        let mut held = false;
+        let mut jobs = Vec::new();
+        while spent < permits {
+            if hold_reason(&shared, link) {
+                held = true;
+                break;
+            }
+            let Some(record) = link.queue.claim() else { break };
+            spent += 1;
+            shared.owned.force(record.charge());
+            let (at, clock_behind_ms) = link.conn.as_ref().map_or((0, 0), |c| (c.link, c.clock_behind_ms));
+            jobs.push((record, at, clock_behind_ms));
+        }
+        let target = link.target.clone();
+        if link.queue.should_resume()
+            && let Some(conn) = &mut link.conn
+            && (conn.readable || !conn.carry.is_empty())
+        {
+            link.queue.resumed();
+            self.readable.push_back(index);
+        }
+        if held {
+            self.held.push_back(index);
+        } else if !link.queue.is_empty() && !link.claimable && link.ticket.is_none() {
+            link.claimable = true;
+            self.claimable.push_back(index);
+        }
+        for (record, at, clock_behind_ms) in jobs {
+            self.dispatch(&target, at, clock_behind_ms, record);
+        }
+        self.reap(index);
+        spent
+    }
+
+    /// Makes a job of a claimed record, or returns its permit at once.
+    fn dispatch(&mut self, target: &Arc<Target>, link: u64, clock_behind_ms: i64, mut record: Record) {
+        let shared = self.core.shared().clone();
+        let charge = record.charge();
+        let seat = match (record.kind, target.dialect) {
+            (Kind::Reply | Kind::Error, _) => {
+                shared.counts.malformed.add(1);
+                // A stock peer's malformed question is still owed its one answer.
+                if let Some(envelope) = record.envelope.take() {
+                    let text = String::from_utf8_lossy(&record.payload).into_owned();
+                    answer::answer(&shared, target, link, error_record(0, Some(envelope), ErrorKind::Protocol, 0, &text));
+                }
+                None
+            }
+            (_, Dialect::Native) if record.channel == ChannelId::NODE.0 => self.node_seat.or_else(|| {
+                self.no_handler(target, link, &mut record, "this node has no handler of its own");
+                None
+            }),
+            (_, Dialect::Native) if (record.channel as usize) < self.names.len() => Some(record.channel),
+            (_, Dialect::Native) => {
+                self.no_handler(target, link, &mut record, "unknown channel number");
+                None
+            }
+            (_, Dialect::Stock) => {
+                let route = record.method.as_str();
+                let (channel, method) = route.split_once('/').unwrap_or((route, ""));
+                match self.names.iter().position(|name| &**name == channel) {
+                    Some(at) => {
+                        record.method = Method::new(method).unwrap_or_default();
+                        Some(at as u16)
+                    }
+                    None => {
+                        self.no_handler(target, link, &mut record, "nobody here serves this channel");
+                        None
+                    }
+                }
+            }
+        };
+        match seat {
+            Some(seat) => {
+                let deadline = (record.kind == Kind::Request && record.expiry_ms != 0)
+                    .then(|| local_deadline(record.expiry_ms, clock_behind_ms, self.core.now));
+                self.run_queue.push_back(Job { record, target: target.clone(), link, deadline, seat });
+            }
+            None => {
+                shared.owned.leave(charge);
+                self.give_back(1);
+            }
+        }
+    }
+
+    fn no_handler(&mut self, target: &Arc<Target>, link: u64, record: &mut Record, what: &str) {
+        let debt = (record.kind == Kind::Request).then(|| Debt {
+            shared: self.core.shared().clone(),
+            target: target.clone(),
+            link,
+            correlation: record.correlation,
+            envelope: record.envelope.take(),
+            shard: self.core.shard,
+            place: u32::MAX,
+        });
+        refuse(&self.core, debt, what);
+    }
+
+    /// Looks again at links whose head could not be claimed.
+    fn unhold(&mut self, index: u32) {
+        if let Some(at) = self.held.iter().position(|i| *i == index) {
+            self.held.remove(at);
+            if let Some(link) = self.links[index as usize].as_deref_mut()
+                && !link.claimable
+            {
+                link.claimable = true;
+                self.claimable.push_back(index);
+            }
+        }
+    }
+
+    // ---- 7 starts
+
+    /// Whether any job was started, and whether there are more that may.
+    fn start_jobs(&mut self, limit: usize) -> (bool, bool) {
+        let shared = self.core.shared().clone();
+        for _ in 0..self.held.len() {
+            // Owned bytes and reply marks move with every job that ends.
+            if let Some(index) = self.held.pop_front()
+                && let Some(link) = self.links[index as usize].as_deref_mut()
+                && !link.claimable
+            {
+                if hold_reason(&shared, link) {
+                    self.held.push_back(index);
+                } else {
+                    link.claimable = true;
+                    self.claimable.push_back(index);
+                }
+            }
+        }
+        let mut n = 0;
+        while n < limit && self.core.may_start() {
+            let Some(job) = self.run_queue.pop_front() else { return (n > 0, !self.claimable.is_empty()) };
+            n += 1;
+            self.start(job);
+        }
+        (n > 0, n == limit || !self.claimable.is_empty())
+    }
+
+    fn start(&mut self, job: Job) {
+        let shared = self.core.shared().clone();
+        let Job { record, target, link, deadline, seat } = job;
+        let place = self.core.start_place(record.charge());
+        let debt = (record.kind == Kind::Request).then(|| {
+            self.core.join_place(place);
+            Debt {
+                shared: shared.clone(),
+                target: target.clone(),
+                link,
+                correlation: record.correlation,
+                envelope: record.envelope,
+                shard: self.core.shard,
+                place,
+            }
+        });
+        let start = Start {
+            method: record.method,
+            payload: record.payload,
+            debt,
+            peer: target.label(),
+            place,
+            lineage: Lineage { depth: record.depth.saturating_add(1), deadline },
+        };
+        shared.counts.delivered.add(1);
+        let seat = &mut self.seats[seat as usize];
+        // The permit goes back here, and the next instruction is the user's.
+        release_permits(&shared, self.core.shard, 1, self.core.now);
+        seat.start(&mut self.core, start);
+    }
+
+    // ---- 8 writes
+
+    fn soil(&mut self, index: u32) {
+        if let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut)
+            && !link.dirty
+        {
+            link.dirty = true;
+            self.dirty.push_back(index);
+        }
+    }
+
+    /// True if a link stopped on its budget.
+    fn write_links(&mut self) -> bool {
+        let mut again = false;
+        for _ in 0..self.dirty.len() {
+            let Some(index) = self.dirty.pop_front() else { break };
+            if let Some(link) = self.links[index as usize].as_deref_mut() {
+                link.dirty = false;
+                again |= self.write_link(index);
+            }
+        }
+        again
+    }
+
+    fn write_link(&mut self, index: u32) -> bool {
+        let shared = self.core.shared().clone();
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return false };
+        if let Some(detaching) = link.detaching {
+            self.detach(index, detaching);
+            return false;
+        }
+        if !link.writable {
+            return false;
+        }
+        let target = link.target.clone();
+        let mut writer = match target.application.try_take() {
+            Some(writer) => writer,
+            None => {
+                // The holder pokes us when he lets go; if he has already, we try again at once.
+                if target.application.ask() == crate::sync::baton::Asked::Free {
+                    self.soil(index);
+                    return true;
+                }
+                return false;
+            }
+        };
+        if writer.transport.is_none() {
+            lanes::let_go(&shared, &target, writer);
+            return false;
+        }
+        let mut budget = shared.plan.turn.write_bytes_per_link;
+        let mut lost = Vec::new();
+        let flushed = loop {
+            while writer.egress.room(BATCH)
+                && let Some(record) = link.outbox.pop_front()
+            {
+                // What was cancelled before it left is never sent.
+                if record.kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(record.correlation)) {
+                    target.mark.release(record.charge());
+                    target.discarded.add(1);
+                    continue;
+                }
+                if let Err(record) = lanes::stage(&mut writer, record) {
+                    lost.push(record);
+                }
+            }
+            let before = writer.egress.pending_bytes();
+            let flushed = lanes::flush_application(&target, &mut writer);
+            budget = budget.saturating_sub(before - writer.egress.pending_bytes());
+            if flushed != Flushed::Empty || link.outbox.is_empty() || budget == 0 {
+                break flushed;
+            }
+        };
+        link.writable = flushed != Flushed::Blocked;
+        let more = flushed == Flushed::Empty && !link.outbox.is_empty();
+        lanes::let_go(&shared, &target, writer);
+        for record in lost {
+            target.mark.release(record.charge());
+            target.discarded.add(1);
+            if record.kind == Kind::Request {
+                let id = CellId::from_correlation(record.correlation);
+                let tag = TAG_REQUEST | target.id.0;
+                shared.fail(id, tag, Some(&target), ErrorKind::NotFound, Detail::NoHandler);
+            }
+        }
+        if target.mark.waiters() > 0 {
+            self.admit_waiters(index);
+        }
+        let more = more || self.links[index as usize].as_deref().is_some_and(|l| l.dirty && l.writable);
+        if more {
+            self.soil(index);
+        }
+        more
+    }
+
+    fn link(&mut self, index: u32) -> Option<&mut Link> {
+        self.links.get_mut(index as usize)?.as_deref_mut()
+    }
+}
+
+/// How far decoding came.
+struct Used {
+    consumed: usize,
+    /// The next record may not be admitted now.
+    parked: bool,
+}
+
+/// Decodes what is admitted of `input` into the link's queue.
+fn decode(core: &Core, link: &mut Link, input: &[u8], offered: &mut bool) -> Result<Used, String> {
+    let shared = core.shared();
+    let mut consumed = 0;
+    loop {
+        let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
+        let rest = &input[consumed..];
+        let begins = conn.decoder.assembly().is_none();
+        let mut reserved = 0;
+        if begins {
+            match conn.decoder.peek(rest).map_err(|e| e.to_string())? {
+                None => return Ok(Used { consumed, parked: false }),
+                Some(charge) => {
+                    if charge > 0 && !link.queue.reserve(charge) {
+                        return Ok(Used { consumed, parked: true });
+                    }
+                    reserved = charge;
+                }
+            }
+        }
+        let step = conn.decoder.decode(rest).map_err(|e| e.to_string())?;
+        consumed += step.consumed;
+        let Some(item) = step.item else {
+            return Ok(Used { consumed, parked: false });
+        };
+        match item {
+            Item::Record(record) => {
+                conn.decoded += 1;
+                link.target.decoded.set(conn.decoded);
+                shared.counts.received.add(1);
+                link.queue.offer(record, step.charge);
+                *offered = true;
+            }
+            Item::Malformed(malformed) => {
+                conn.decoded += 1;
+                match malformed.reply_to {
+                    Some(envelope) => {
+                        let text = malformed.reason.as_bytes();
+                        let mut record = error_record(0, Some(envelope), ErrorKind::Protocol, 0, "");
+                        record.payload = Bytes::from_static(text);
+                        link.queue.offer(record, step.charge);
+                        *offered = true;
+                    }
+                    None => {
+                        shared.counts.malformed.add(1);
+                        link.queue.unreserve(step.charge);
+                    }
+                }
+            }
+            Item::Command(command) => {
+                link.queue.unreserve(reserved);
+                let (target, at) = (&link.target, conn.link);
+                match command {
+                    Command::Ping { context, .. } => {
+                        let mut frame = Vec::new();
+                        write_pong(&context, &mut frame);
+                        lanes::post(shared, target, Post::Command { link: at, frame: frame.into() });
+                    }
+                    Command::Channels { list, .. } => {
+                        let list = CompletionCommand::Channels { target: target.clone(), link: at, list };
+                        // Should the mailbox be full, the peer's next list tells the same and more.
+                        let _ = shared.completion.command(list);
+                    }
+                    Command::Error(reason) => return Err(format!("the peer gave up: {reason}")),
+                    _ => {}
+                }
+            }
+            Item::Publication(_) => {
+                shared.counts.malformed.add(1);
+                link.queue.unreserve(step.charge);
+            }
+        }
+    }
+}
+
+/// Whether the head of a link's queue may not be claimed now, for a reason other than permits: its
+/// peer does not take its replies, or the host owns as much as it may.
+fn hold_reason(shared: &HostShared, link: &Link) -> bool {
+    if link.queue.head_is_request() && link.target.replies.bytes() >= shared.plan.reply.per_peer {
+        return true;
+    }
+    let owned = shared.owned.bytes();
+    owned > 0 && owned + link.queue.head_charge() > shared.plan.max_owned_bytes
+}
+
+/// Returns permits, wakes shards whose tickets were granted, and has a crossing told to the peers.
+fn release_permits(shared: &HostShared, shard: ShardId, n: u32, now: Instant) {
+    let outcome = shared.gate.release(shard, n, now);
+    for shard in outcome.wake {
+        shared.port(shard).wake.wake();
+    }
+    if outcome.crossed.is_some() {
+        shared.completion.wake.wake();
+    }
+}
+
+/// The end of a request on this host's clock. `behind`: how far our link clock is behind the peer's.
+fn local_deadline(expiry_ms: u32, behind_ms: i64, now: Instant) -> Instant {
+    let peer_now = (now.0 / 1_000_000) as i64 + behind_ms;
+    let left = expiry_ms.wrapping_sub(peer_now as u32) as i32;
+    Instant(((now.0 / 1_000_000) as i64 + i64::from(left)).max(0) as u64 * 1_000_000)
+}
+
+/// What a link has received and nobody has claimed: FIFO under the receive mark. Full: the record
+/// that does not fit stays undecoded, the link is not read, and TCP tells the sender.
+struct ReceiveQueue {
+    records: VecDeque<(Record, u64)>,
+    /// Charges of complete records.
+    complete: u64,
+    /// The charge of the record in assembly.
+    reserved: u64,
+    mark: u64,
+    parked: bool,
+    ticket_since: Instant,
+}
+
+impl ReceiveQueue {
+    fn new(mark: u64) -> Self {
+        ReceiveQueue { records: VecDeque::new(), complete: 0, reserved: 0, mark, parked: false, ticket_since: Instant(0) }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    fn room(&self) -> u64 {
+        if self.mark == 0 { u64::MAX } else { self.mark.saturating_sub(self.complete + self.reserved) }
+    }
+
+    /// Makes room for a record whose head was seen; false parks the link.
+    fn reserve(&mut self, charge: u64) -> bool {
+        let outstanding = self.complete + self.reserved;
+        let fits = self.mark == 0 || outstanding + charge <= self.mark || outstanding == 0;
+        if fits {
+            self.reserved += charge;
+        } else {
+            self.parked = true;
+        }
+        fits
+    }
+
+    fn unreserve(&mut self, charge: u64) {
+        self.reserved -= charge.min(self.reserved);
+    }
+
+    fn offer(&mut self, record: Record, charge: u64) {
+        self.unreserve(charge);
+        self.complete += charge;
+        self.records.push_back((record, charge));
+    }
+
+    fn claim(&mut self) -> Option<Record> {
+        let (record, charge) = self.records.pop_front()?;
+        self.complete -= charge;
+        Some(record)
+    }
+
+    fn head_is_request(&self) -> bool {
+        self.records.front().is_some_and(|(r, _)| r.kind == Kind::Request)
+    }
+
+    fn head_charge(&self) -> u64 {
+        self.records.front().map_or(0, |(_, charge)| *charge)
+    }
+
+    /// A parked link goes on at the low mark: half, rounded up.
+    fn should_resume(&self) -> bool {
+        self.parked && (self.complete + self.reserved <= self.mark.div_ceil(2) || self.records.is_empty())
+    }
+
+    fn resumed(&mut self) {
+        self.parked = false;
+    }
+}
