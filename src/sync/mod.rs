@@ -2,4 +2,5 @@
 //! locks. Each file is one protocol with its own loom model in `tests/loom/`.
 #![allow(unsafe_code)]
 
+pub mod cell;
 pub(crate) mod primitive;
