@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 pub mod baton;
+pub mod cell;
 pub mod lock;
 pub mod mark;
 pub mod page;

@@ -54,6 +54,12 @@ mod chosen {
     pub(crate) fn spin() {
         std::hint::spin_loop();
     }
+
+    /// Waits a moment for a thread that is inside a few instructions: at first by spinning, then by
+    /// giving the core away, because that thread may have been interrupted there.
+    pub(crate) fn relax(round: u32) {
+        if round < 32 { std::hint::spin_loop() } else { std::thread::yield_now() }
+    }
 }
 
 #[cfg(afflux_loom)]
@@ -80,6 +86,10 @@ mod chosen {
 
     /// Loom must be told that the spinning thread waits for another.
     pub(crate) fn spin() {
+        loom::thread::yield_now();
+    }
+
+    pub(crate) fn relax(_round: u32) {
         loom::thread::yield_now();
     }
 }

@@ -1,0 +1,667 @@
+//! One waiting operation, one cell, one word: a send that waits for room, or a request from its
+//! start to its end.
+//!
+//! ```text
+//!            alloc          publish_waiting            claim                finish, finish_claimed        take
+//!  Vacant(g) -----> Private(g) -----------> Waiting(g) -----> Claimed(g) ------------------------> Done(g) ----> Vacant(g+1)
+//!      ^              |    |                    |                 ^                                   ^             ^
+//!      '--- drop -----'    |                    '- finish, finish_waiting: payload back --------------'             |
+//!                          '--- publish_claimed ------------------'                 detach: whoever finishes it --'
+//! ```
+//!
+//! * Whoever wins the swap of the word decides: deadline, cancel, detach, reply, on whatever thread.
+//!   An operation has exactly one end; everybody who comes later, or with an old generation, is told
+//!   so and changes nothing.
+//! * The payload is the cell's from publication until `claim` or the end, which gives it back inside
+//!   the outcome.
+//! * A thread is *inside* a cell (a flag of the word) for the few instructions in which it moves the
+//!   payload or the outcome; others wait for it. Wakers are called and values dropped outside.
+//! * Having a cell is having a place in every list, so lists can never be full. A place that still
+//!   stands in a list is not used again: its entry is reported exactly once, by
+//!   [`CellPool::pop`] or [`CellPool::prune`], even if the operation ended long ago.
+//!
+//! When the pool is exhausted [`CellPool::alloc`] says `None`, which the caller reports as a full
+//! waiting room. Everything is allocated by [`CellPool::new`].
+
+mod list;
+mod segment;
+#[cfg(test)]
+mod tests;
+mod word;
+
+pub use list::CellList;
+pub use segment::CellCounts;
+
+use crate::base::id::CellId;
+use crate::base::time::Instant;
+use crate::sync::primitive::{AtomicU64, Ordering, UnsafeCell, relax};
+use list::{FreeList, Link, Linked, Links};
+use segment::Segments;
+use std::fmt;
+use std::mem;
+use std::task::Waker;
+use std::time::Duration;
+use word::{BUSY, HELD, IN_DONE, LAPSED, LINKS, SELF_TIMED, State, Word};
+
+/// How much later than its deadline a sweep looks at a cell whose holder watches the time itself.
+pub const SELF_TIMED_GRACE: Duration = Duration::from_millis(10);
+
+/// Whom the end of an operation is told.
+#[derive(Clone, Debug, Default)]
+pub enum Notify {
+    /// Nobody: the holder will look, or registers later.
+    #[default]
+    None,
+    /// A future, or a parked thread.
+    Waker(Waker),
+    /// The done list with this number: the continuations of a shard.
+    List(u16),
+}
+
+/// What is known of an operation besides its payload.
+#[derive(Debug)]
+pub struct Terms {
+    /// When a sweep offers it for ending.
+    pub deadline: Instant,
+    /// Anything by which the caller finds what belongs to it, a target for example.
+    pub tag: u64,
+    /// Whom its end is told.
+    pub notify: Notify,
+    /// The holder is a thread that waits and watches the deadline itself; a sweep gives it
+    /// [`SELF_TIMED_GRACE`] before it steps in.
+    pub self_timed: bool,
+}
+
+/// What an id leads to, at the moment of the question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CellState {
+    /// Holds its payload.
+    Waiting,
+    /// The payload is on its way.
+    Claimed,
+    /// Ended; the outcome was not taken yet.
+    Done,
+}
+
+/// A cell that was taken out of a list, with the tag that it had when it was there: the id is stale
+/// if the operation has ended and its holder was faster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The operation.
+    pub id: CellId,
+    /// Its tag.
+    pub tag: u64,
+}
+
+enum Body<P, O> {
+    Empty,
+    Payload(P),
+    Outcome(O),
+}
+
+/// Starts on a cache line of its own; two lines if payload and outcome are small.
+#[repr(align(64))]
+struct Cell<P, O> {
+    word: AtomicU64,
+    deadline: AtomicU64,
+    tag: AtomicU64,
+    links: Links,
+    /// Both belong to whoever is inside, or to the private owner.
+    body: UnsafeCell<Body<P, O>>,
+    notify: UnsafeCell<Notify>,
+}
+
+struct Cells<P, O>(Box<[Cell<P, O>]>);
+
+impl<P, O> Linked for Cells<P, O> {
+    fn links(&self, index: u32) -> &Links {
+        &self.0[index as usize].links
+    }
+}
+
+impl<P, O> Cells<P, O> {
+    fn at(&self, index: u32) -> &Cell<P, O> {
+        &self.0[index as usize]
+    }
+}
+
+/// A fixed number of cells with payloads `P` and outcomes `O`, shared by all threads of a host.
+pub struct CellPool<P, O> {
+    cells: Cells<P, O>,
+    free: FreeList,
+    segments: Segments,
+    done: Box<[CellList]>,
+    wake: Box<dyn Fn(u16) + Send + Sync>,
+}
+
+// SAFETY: payloads and outcomes are moved from thread to thread and never looked at by two at a
+// time: `body` and `notify` are touched only by the thread that set BUSY in the word, or by the
+// owner of the `Place` while the cell is private.
+unsafe impl<P: Send, O: Send> Send for CellPool<P, O> {}
+// SAFETY: as above; everything else in the pool is atomic or behind a lock.
+unsafe impl<P: Send, O: Send> Sync for CellPool<P, O> {}
+
+impl<P, O> fmt::Debug for CellPool<P, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CellPool").field("capacity", &self.capacity()).field("counts", &self.counts()).finish()
+    }
+}
+
+impl<P, O> CellPool<P, O> {
+    /// A pool of `capacity` cells and `lists` done lists. `wake` is called with the number of a done
+    /// list that was empty and is not any more, outside of everything: it must make its owner look.
+    pub fn new(capacity: u32, lists: u16, wake: impl Fn(u16) + Send + Sync + 'static) -> Self {
+        assert!(capacity < u32::MAX, "the last index marks the end of a list");
+        let cell = |_| Cell {
+            word: AtomicU64::new(Word::new(0, State::Vacant, 0).0),
+            deadline: AtomicU64::new(Instant::NEVER.0),
+            tag: AtomicU64::new(0),
+            links: Links::new(),
+            body: UnsafeCell::new(Body::Empty),
+            notify: UnsafeCell::new(Notify::None),
+        };
+        let cells = Cells((0..capacity).map(cell).collect());
+        CellPool {
+            free: FreeList::full(&cells, capacity),
+            cells,
+            segments: Segments::new(capacity as usize),
+            done: (0..lists).map(|_| CellList::new(Link::Done)).collect(),
+            wake: Box::new(wake),
+        }
+    }
+
+    /// How many operations there can be at once.
+    pub fn capacity(&self) -> u32 {
+        self.cells.0.len() as u32
+    }
+
+    /// A place for one operation, or `None` if all are in use.
+    pub fn alloc(&self) -> Option<Place<'_, P, O>> {
+        let index = self.free.pop(&self.cells)?;
+        let word = &self.cells.at(index).word;
+        // Relaxed twice: a vacant place is nobody else's, and `publish` is what others see.
+        let generation = Word(word.load(Ordering::Relaxed)).generation();
+        word.store(Word::new(generation, State::Private, HELD).0, Ordering::Relaxed);
+        Some(Place { pool: self, id: CellId { index, generation } })
+    }
+
+    /// Waiting to claimed: the payload leaves the cell, and from here on only the outcome of its
+    /// journey ends the operation. `None`: the operation has ended, or was claimed before.
+    pub fn claim(&self, id: CellId) -> Option<P> {
+        let mut inside = self.enter(id, |word| word.state() == State::Waiting)?;
+        inside.next = State::Claimed;
+        inside.take_payload()
+    }
+
+    /// Looks at the payload of a waiting operation and may change it. `None`: it does not wait any
+    /// more. Others wait while `look` runs, so it must be short and must not use the pool.
+    pub fn with_waiting<R>(&self, id: CellId, look: impl FnOnce(&mut P) -> R) -> Option<R> {
+        let mut inside = self.enter(id, |word| word.state() == State::Waiting)?;
+        inside.body(|body| match body {
+            Body::Payload(payload) => Some(look(payload)),
+            Body::Empty | Body::Outcome(_) => None,
+        })
+    }
+
+    /// Gives a waiting or claimed operation another tag. False: it has ended.
+    pub fn retag(&self, id: CellId, tag: u64) -> bool {
+        let Some(inside) = self.enter(id, is_live) else { return false };
+        // Release: pairs with the Acquire in `read`.
+        inside.cell().tag.store(tag, Ordering::Release);
+        true
+    }
+
+    /// Ends the operation, waiting or claimed, with what `make` returns; it is given the payload if
+    /// the operation was waiting. False, and `make` is not called: somebody else ended it. `make`
+    /// must be short and must not use the pool; if it panics, the operation ends without an outcome.
+    pub fn finish(&self, id: CellId, make: impl FnOnce(Option<P>) -> O) -> bool {
+        self.finish_if(id, is_live, make).is_ok()
+    }
+
+    /// As [`CellPool::finish`], but only a waiting operation: what a cancel, or an owner that has no
+    /// more room to give, may end without taking back what is already on its way.
+    pub fn finish_waiting(&self, id: CellId, make: impl FnOnce(P) -> O) -> bool {
+        let make = |payload: Option<P>| make(payload.expect("a waiting cell holds its payload"));
+        self.finish_if(id, |word| word.state() == State::Waiting, make).is_ok()
+    }
+
+    /// Ends a claimed operation. `Err` gives the outcome back: a late or a foreign reply.
+    pub fn finish_claimed(&self, id: CellId, outcome: O) -> Result<(), O> {
+        let mut outcome = Some(outcome);
+        let make = |_| outcome.take().expect("called once");
+        let ended = self.finish_if(id, |word| word.state() == State::Claimed, make).is_ok();
+        match outcome {
+            Some(outcome) if !ended => Err(outcome),
+            _ => Ok(()),
+        }
+    }
+
+    fn finish_if(&self, id: CellId, may: impl Fn(Word) -> bool, make: impl FnOnce(Option<P>) -> O) -> Result<(), ()> {
+        let mut inside = self.enter(id, may).ok_or(())?;
+        inside.next = State::Done;
+        let payload = inside.take_payload();
+        let outcome = make(payload);
+        inside.body(|body| *body = Body::Outcome(outcome));
+        Ok(())
+    }
+
+    /// The outcome, once: the place is free after it. For the holder. `None`: not ended yet, or no
+    /// such operation.
+    pub fn take(&self, id: CellId) -> Option<O> {
+        let mut inside = self.enter(id, |word| word.state() == State::Done && word.has(HELD))?;
+        inside.next = State::Spent;
+        match inside.body(|body| mem::replace(body, Body::Empty)) {
+            Body::Outcome(outcome) => Some(outcome),
+            Body::Empty | Body::Payload(_) => None,
+        }
+    }
+
+    /// The holder goes. An operation that has ended is forgotten with its outcome; one that has not
+    /// runs on, and whoever ends it frees the place. False: no such operation.
+    pub fn detach(&self, id: CellId) -> bool {
+        let Some(mut inside) = self.enter(id, is_held) else { return false };
+        inside.held = false;
+        let _nobody = inside.notify(mem::take);
+        drop(inside);
+        true
+    }
+
+    /// Whom the end is told, from now on. If the operation has ended already, it is told at once.
+    /// For the holder; a cell may be told to several wakers in turn, but to one done list only.
+    /// False: no such operation, nobody will be told.
+    pub fn set_notify(&self, id: CellId, notify: Notify) -> bool {
+        let Some(mut inside) = self.enter(id, is_held) else { return false };
+        let _old = if inside.before.state() == State::Done && !cfg!(afflux_mutation = "cell_forgets_waker") {
+            mem::replace(&mut inside.tell, notify)
+        } else {
+            inside.notify(|place| mem::replace(place, notify))
+        };
+        drop(inside);
+        true
+    }
+
+    /// Cuts the outcome of an operation down that has ended and that nobody has taken in time: a
+    /// reply's payload is released, an error stays. The cell is not offered to a sweep again.
+    /// False: taken, detached or cut down before.
+    pub fn lapse(&self, id: CellId, cut: impl FnOnce(O) -> O) -> bool {
+        let Some(mut inside) = self.enter(id, |word| is_held(word) && word.state() == State::Done && !word.has(LAPSED))
+        else {
+            return false;
+        };
+        inside.lapsed = true;
+        if let Body::Outcome(outcome) = inside.body(|body| mem::replace(body, Body::Empty)) {
+            let outcome = cut(outcome);
+            inside.body(|body| *body = Body::Outcome(outcome));
+        }
+        true
+    }
+
+    /// What `id` leads to now; `None` if it is stale.
+    pub fn state(&self, id: CellId) -> Option<CellState> {
+        self.read(id, |_| ()).map(|(state, ())| state)
+    }
+
+    /// True while the operation is waiting or claimed.
+    pub fn is_live(&self, id: CellId) -> bool {
+        matches!(self.state(id), Some(CellState::Waiting | CellState::Claimed))
+    }
+
+    /// The deadline; `None` if `id` is stale. Whoever ends an operation compares it first: a reply
+    /// after it is late, even if the cell is still live.
+    pub fn deadline(&self, id: CellId) -> Option<Instant> {
+        // Acquire: pairs with the Release in `publish`; see `read`.
+        self.read(id, |cell| Instant(cell.deadline.load(Ordering::Acquire))).map(|(_, deadline)| deadline)
+    }
+
+    /// The tag; `None` if `id` is stale.
+    pub fn tag(&self, id: CellId) -> Option<u64> {
+        // Acquire: pairs with the Release in `publish` and `retag`; see `read`.
+        self.read(id, |cell| cell.tag.load(Ordering::Acquire)).map(|(_, tag)| tag)
+    }
+
+    /// Calls `look` for every operation that is published and not taken. One that is published or
+    /// taken meanwhile may or may not be among them.
+    pub fn scan(&self, mut look: impl FnMut(CellId, CellState, u64)) {
+        for (index, cell) in (0..).zip(&self.cells.0) {
+            // Acquire: pairs with the Release in `publish`.
+            let generation = Word(cell.word.load(Ordering::Acquire)).generation();
+            let id = CellId { index, generation };
+            if let Some((state, tag)) = self.read(id, |cell| cell.tag.load(Ordering::Acquire)) {
+                look(id, state, tag);
+            }
+        }
+    }
+
+    /// How many operations are in which state.
+    pub fn counts(&self) -> CellCounts {
+        self.segments.counts()
+    }
+
+    /// No sweep before this has anything to do: a lower bound of all deadlines.
+    pub fn next_deadline(&self) -> Instant {
+        self.segments.earliest()
+    }
+
+    /// Calls `due` for every operation whose deadline is not after `now`. It must end a live one
+    /// ([`CellPool::finish`]) and cut down one that is done ([`CellPool::lapse`]); what it leaves
+    /// alone is offered again by the next sweep, at once. Meant for the one thread that sleeps until
+    /// [`CellPool::next_deadline`]: that value is too late while another thread sweeps, who must
+    /// therefore wake it afterwards.
+    pub fn sweep(&self, now: Instant, mut due: impl FnMut(CellId, CellState, u64)) {
+        self.segments.sweep(now, |range| {
+            let mut rest = Instant::NEVER;
+            for index in range.start..range.end.min(self.cells.0.len()) {
+                let Some((id, state, when)) = self.due(index as u32) else { continue };
+                if when <= now {
+                    due(id, state, self.cells.at(id.index).tag.load(Ordering::Relaxed));
+                }
+                // Asked again in either case: what is over by now needs no bound.
+                rest = rest.min(self.due(index as u32).map_or(Instant::NEVER, |(_, _, when)| when));
+            }
+            rest
+        });
+    }
+
+    /// When a sweep must look at the place, if at all.
+    fn due(&self, index: u32) -> Option<(CellId, CellState, Instant)> {
+        let cell = self.cells.at(index);
+        // Acquire: pairs with the Release in `publish`.
+        let word = Word(cell.word.load(Ordering::Acquire));
+        let state = published(word)?;
+        if state == CellState::Done && word.has(LAPSED) {
+            return None;
+        }
+        // If the place is used anew meanwhile this is the later deadline or the earlier one; its
+        // publisher has lowered the bound itself, and an old id does no harm.
+        let deadline = Instant(cell.deadline.load(Ordering::Relaxed));
+        let grace = if word.has(SELF_TIMED) { SELF_TIMED_GRACE } else { Duration::ZERO };
+        Some((CellId { index, generation: word.generation() }, state, deadline.after(grace)))
+    }
+
+    /// Puts a published operation last in an inbox. True: nothing pushed lay there, so its owner may
+    /// be asleep and must be woken. An operation stands in one inbox at a time; a second push, or one
+    /// with a stale id, does nothing.
+    pub fn push(&self, inbox: &CellList, id: CellId) -> bool {
+        let Some(cell) = self.cells.0.get(id.index as usize) else { return false };
+        let flag = inbox.link().flag();
+        let mut word = Word(cell.word.load(Ordering::Relaxed));
+        loop {
+            if word.generation() != id.generation || published(word).is_none() || word.has(flag) {
+                return false;
+            }
+            // Relaxed: the flag holds the place back; what others read comes with the list's Release.
+            match cell.word.compare_exchange_weak(word.0, word.with(flag).0, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return inbox.push(&self.cells, id.index),
+                Err(now) => word = Word(now),
+            }
+        }
+    }
+
+    /// Takes the oldest entry out of a list.
+    pub fn pop(&self, list: &CellList) -> Option<Entry> {
+        let index = list.pop(&self.cells)?;
+        Some(self.unlink(index, list.link()))
+    }
+
+    /// [`CellPool::pop`] until the list is empty; what is pushed meanwhile included.
+    pub fn drain<'a>(&'a self, list: &'a CellList) -> impl Iterator<Item = Entry> + 'a {
+        std::iter::from_fn(move || self.pop(list))
+    }
+
+    /// The done list with number `list`; its owner pops it.
+    pub fn done(&self, list: u16) -> &CellList {
+        &self.done[list as usize]
+    }
+
+    /// Takes those entries out of a list whose operations are over and taken, and frees their
+    /// places; the others keep their order. For whoever looks after the lists of a stuck owner, whose
+    /// callers' timed-out operations would otherwise hold places until it is back. `gone` must not
+    /// use this list.
+    pub fn prune(&self, list: &CellList, mut gone: impl FnMut(Entry)) {
+        list.remove_if(&self.cells, |index| {
+            // Acquire: pairs with the Release of the one who took the outcome.
+            let word = Word(self.cells.at(index).word.load(Ordering::Acquire));
+            let over = word.state() == State::Spent && !word.has(BUSY);
+            if over {
+                gone(self.unlink(index, list.link()));
+            }
+            over
+        });
+    }
+
+    /// The place was taken out of a list: clears the link, and frees the place if that was the last
+    /// reason to keep it.
+    fn unlink(&self, index: u32, link: Link) -> Entry {
+        let cell = self.cells.at(index);
+        // Relaxed: the list's Acquire brought everything that came before the push, and the place
+        // is not used anew before the link is cleared.
+        let tag = cell.tag.load(Ordering::Relaxed);
+        let mut word = Word(cell.word.load(Ordering::Relaxed));
+        loop {
+            let new = Word(word.0 & !link.flag()).settled();
+            // AcqRel: the last to leave a place hands it on with what all others did in it.
+            match cell.word.compare_exchange_weak(word.0, new.0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => {
+                    if new.state() == State::Vacant {
+                        self.free.push(&self.cells, index);
+                    }
+                    return Entry { id: CellId { index, generation: word.generation() }, tag };
+                }
+                Err(now) => word = Word(now),
+            }
+        }
+    }
+
+    /// Reads something that belongs to a published operation, and reads the word again after it: if
+    /// the generation is the same, so was the operation.
+    fn read<R>(&self, id: CellId, part: impl FnOnce(&Cell<P, O>) -> R) -> Option<(CellState, R)> {
+        let cell = self.cells.0.get(id.index as usize)?;
+        // Acquire: pairs with the Release in `publish`.
+        let word = Word(cell.word.load(Ordering::Acquire));
+        let state = published(word).filter(|_| word.generation() == id.generation)?;
+        // `part` reads with Acquire: if it sees a later user's value, it also sees his generation.
+        let part = part(cell);
+        let again = Word(cell.word.load(Ordering::Relaxed));
+        (again.generation() == id.generation).then_some((state, part))
+    }
+
+    /// Goes inside the cell if it is this operation's and `may` agrees; waits for whoever is inside.
+    fn enter(&self, id: CellId, may: impl Fn(Word) -> bool) -> Option<Inside<'_, P, O>> {
+        let cell = self.cells.0.get(id.index as usize)?;
+        let mut word = Word(cell.word.load(Ordering::Relaxed));
+        let mut round = 0;
+        loop {
+            if word.generation() != id.generation && !cfg!(afflux_mutation = "cell_ignores_generation") {
+                return None;
+            }
+            if word.has(BUSY) {
+                relax(round);
+                round += 1;
+                word = Word(cell.word.load(Ordering::Relaxed));
+                continue;
+            }
+            if !may(word) {
+                return None;
+            }
+            // Acquire: pairs with the Release of `publish` and of the last one to be inside.
+            match cell.word.compare_exchange_weak(word.0, word.with(BUSY).0, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(Inside::new(self, id.index, word)),
+                Err(now) => word = Word(now),
+            }
+        }
+    }
+}
+
+fn is_live(word: Word) -> bool {
+    matches!(word.state(), State::Waiting | State::Claimed)
+        || cfg!(afflux_mutation = "cell_double_terminal") && word.state() == State::Done
+}
+
+fn is_held(word: Word) -> bool {
+    word.has(HELD) && published(word).is_some()
+}
+
+fn published(word: Word) -> Option<CellState> {
+    match word.state() {
+        State::Waiting => Some(CellState::Waiting),
+        State::Claimed => Some(CellState::Claimed),
+        State::Done => Some(CellState::Done),
+        State::Vacant | State::Private | State::Spent => None,
+    }
+}
+
+/// A cell that its caller has to itself: nobody else knows it yet. Publishing it starts the
+/// operation; dropped, the place is free again.
+#[must_use = "dropping it gives the place back"]
+pub struct Place<'a, P, O> {
+    pool: &'a CellPool<P, O>,
+    id: CellId,
+}
+
+impl<P, O> fmt::Debug for Place<'_, P, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Place").field(&self.id).finish()
+    }
+}
+
+impl<P, O> Place<'_, P, O> {
+    /// The operation's name once it is published; until then it leads nowhere.
+    pub fn id(&self) -> CellId {
+        self.id
+    }
+
+    /// The operation waits for room with its payload. True: nothing else is due as early, so whoever
+    /// sleeps until [`CellPool::next_deadline`] must be woken.
+    pub fn publish_waiting(self, payload: P, terms: Terms) -> bool {
+        self.publish(State::Waiting, Body::Payload(payload), terms)
+    }
+
+    /// The operation's payload leaves at once and it waits for its outcome. To be called before the
+    /// record can reach anybody who might answer. True: as for [`Place::publish_waiting`].
+    pub fn publish_claimed(self, terms: Terms) -> bool {
+        self.publish(State::Claimed, Body::Empty, terms)
+    }
+
+    fn publish(self, state: State, body: Body<P, O>, terms: Terms) -> bool {
+        let (pool, CellId { index, generation }) = (self.pool, self.id);
+        mem::forget(self);
+        let cell = pool.cells.at(index);
+        // SAFETY: the cell is private and this was its only `Place`; nobody goes inside a private cell.
+        cell.body.with_mut(|place| unsafe { *place = body });
+        // SAFETY: as above.
+        cell.notify.with_mut(|place| unsafe { *place = terms.notify });
+        // Release twice: pairs with the Acquire in `read` of somebody with an older id.
+        cell.deadline.store(terms.deadline.0, Ordering::Release);
+        cell.tag.store(terms.tag, Ordering::Release);
+        pool.segments.moved(index, State::Private, state);
+        let (flags, grace) =
+            if terms.self_timed { (HELD | SELF_TIMED, SELF_TIMED_GRACE) } else { (HELD, Duration::ZERO) };
+        let due = terms.deadline.after(grace);
+        if cfg!(afflux_mutation = "cell_bound_first") {
+            let first = pool.segments.lower(index, due);
+            cell.word.store(Word::new(generation, state, flags).0, Ordering::Release);
+            return first;
+        }
+        // Release: pairs with the Acquire of everybody who comes with the id.
+        cell.word.store(Word::new(generation, state, flags).0, Ordering::Release);
+        pool.segments.lower(index, due)
+    }
+}
+
+impl<P, O> Drop for Place<'_, P, O> {
+    fn drop(&mut self) {
+        let word = Word::new(self.id.generation, State::Spent, 0).settled();
+        // Relaxed: handed on by the Release of the free list.
+        self.pool.cells.at(self.id.index).word.store(word.0, Ordering::Relaxed);
+        self.pool.free.push(&self.pool.cells, self.id.index);
+    }
+}
+
+/// Exclusive access to one cell. Dropping it leaves the cell in state `next` and does what follows
+/// from it: the end is told, a place that nobody holds is freed.
+struct Inside<'a, P, O> {
+    pool: &'a CellPool<P, O>,
+    index: u32,
+    before: Word,
+    next: State,
+    held: bool,
+    lapsed: bool,
+    tell: Notify,
+}
+
+impl<'a, P, O> Inside<'a, P, O> {
+    fn new(pool: &'a CellPool<P, O>, index: u32, before: Word) -> Self {
+        let (held, lapsed) = (before.has(HELD), before.has(LAPSED));
+        Inside { pool, index, before, next: before.state(), held, lapsed, tell: Notify::None }
+    }
+
+    fn cell(&self) -> &'a Cell<P, O> {
+        self.pool.cells.at(self.index)
+    }
+
+    fn body<R>(&mut self, change: impl FnOnce(&mut Body<P, O>) -> R) -> R {
+        // SAFETY: BUSY is ours until this value is dropped, and `&mut self` rules out a second
+        // reference from it.
+        self.cell().body.with_mut(|body| change(unsafe { &mut *body }))
+    }
+
+    fn notify<R>(&mut self, change: impl FnOnce(&mut Notify) -> R) -> R {
+        // SAFETY: as in `body`.
+        self.cell().notify.with_mut(|notify| change(unsafe { &mut *notify }))
+    }
+
+    fn take_payload(&mut self) -> Option<P> {
+        match self.body(|body| mem::replace(body, Body::Empty)) {
+            Body::Payload(payload) => Some(payload),
+            Body::Empty | Body::Outcome(_) => None,
+        }
+    }
+}
+
+impl<P, O> Drop for Inside<'_, P, O> {
+    fn drop(&mut self) {
+        if self.next == State::Done && self.before.state() != State::Done {
+            self.tell = self.notify(mem::take);
+        }
+        let mut _forgotten = Body::Empty;
+        if self.next == State::Done && !self.held {
+            self.next = State::Spent;
+            self.tell = Notify::None;
+            _forgotten = self.body(|body| mem::replace(body, Body::Empty));
+        }
+        self.pool.segments.moved(self.index, self.before.state(), self.next);
+
+        let mut flags = self.before.flags() & SELF_TIMED;
+        flags |= if self.held { HELD } else { 0 } | if self.lapsed { LAPSED } else { 0 };
+        let mut word = Word(self.cell().word.load(Ordering::Relaxed));
+        let (new, list) = loop {
+            // Linked here and now, so that the place outlives a holder who is faster than our push.
+            let list = match self.tell {
+                Notify::List(list) if !word.has(IN_DONE) => Some(list),
+                _ => None,
+            };
+            let links = word.flags() & LINKS | if list.is_some() { IN_DONE } else { 0 };
+            let links =
+                if cfg!(afflux_mutation = "cell_reuse_linked") && self.next == State::Spent { 0 } else { links };
+            let new = Word::new(self.before.generation(), self.next, flags | links).settled();
+            // AcqRel: Release hands the insides to the next one who enters, or to the next user by
+            // way of the free list; Acquire takes what those did who cleared a link.
+            match self.cell().word.compare_exchange_weak(word.0, new.0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break (new, list),
+                Err(now) => word = Word(now),
+            }
+        };
+        if new.state() == State::Vacant {
+            self.pool.free.push(&self.pool.cells, self.index);
+        }
+        match (mem::take(&mut self.tell), list) {
+            (Notify::Waker(waker), _) => waker.wake(),
+            (_, Some(list)) => {
+                if self.pool.done(list).push(&self.pool.cells, self.index) {
+                    (self.pool.wake)(list);
+                }
+            }
+            (Notify::None | Notify::List(_), None) => {}
+        }
+    }
+}
