@@ -4,3 +4,4 @@
 
 pub mod egress;
 mod staging;
+pub mod wheel;

@@ -2,3 +2,4 @@
 //! every answer with a model that is too simple to be wrong.
 
 mod egress;
+mod wheel;
