@@ -3,4 +3,6 @@
 //! that the engine routes, so that every one of them is tested alone on a virtual clock.
 
 pub mod egress;
+pub mod origin;
 mod staging;
+pub mod wheel;

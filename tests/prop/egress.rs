@@ -37,10 +37,10 @@ struct Model {
 impl Model {
     /// The byte that has to go out next, and the record that it finishes.
     fn step(&mut self) -> (u8, Option<u32>) {
-        if self.begun == 0 {
-            if let Some(byte) = self.commands.pop_front() {
-                return (byte, None);
-            }
+        if self.begun == 0
+            && let Some(byte) = self.commands.pop_front()
+        {
+            return (byte, None);
         }
         let (id, bytes) = self.records.front().expect("the machine showed a byte that is not there");
         let (id, byte, len) = (*id, bytes[self.begun], bytes.len());

@@ -2,3 +2,5 @@
 //! every answer with a model that is too simple to be wrong.
 
 mod egress;
+mod origin;
+mod wheel;
