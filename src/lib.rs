@@ -2,9 +2,13 @@
 
 pub mod base;
 #[cfg(not(afflux_loom))]
+pub mod engine;
+#[cfg(not(afflux_loom))]
 pub mod flow;
 #[cfg(not(afflux_loom))]
 pub mod meter;
+#[cfg(not(afflux_loom))]
+pub mod pattern;
 #[cfg(not(afflux_loom))]
 pub mod plan;
 #[cfg(not(afflux_loom))]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::lanes;
-use super::shared::{Class, HostShared, Op, error_record};
+use super::shared::{Class, HostShared, Op, Outcome, TAG_REPLY, error_record};
 use crate::base::error::{Detail, ErrorKind};
 use crate::base::id::{CellId, ShardId};
 use crate::base::record::{Kind, Record};
@@ -20,9 +20,6 @@ use crate::base::time::Instant;
 use crate::flow::target::{Post, Target};
 use crate::pattern::route::Address;
 use crate::sync::cell::{Notify, Terms};
-
-/// In a cell's tag: the operation is a reply that waits for room on its lane.
-pub const TAG_REPLY: u64 = 1 << 62;
 
 /// Where the answer to one request goes. Whoever holds it owes the answer.
 #[derive(Debug)]
@@ -124,7 +121,8 @@ fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Recor
     shared.counts.waits.add(1);
     let deadline = since.after(shared.plan.send_timeout);
     target.reply_waiters.lock().push_back(id);
-    let terms = Terms { deadline, tag: TAG_REPLY | target.id.0, notify: Notify::None, self_timed: false };
+    let tag = TAG_REPLY | target.id.0;
+    let terms = Terms { deadline, since, tag, notify: Notify::None, self_timed: false };
     if place.publish_waiting(op, terms) {
         shared.completion.wake.wake();
     }
@@ -160,7 +158,7 @@ pub fn admit_waiting(shared: &Arc<HostShared>, target: &Arc<Target>) {
         match (charge, shared.cells.claim(id)) {
             (Some(_), Some(op)) => {
                 shared.leave_room(&op);
-                shared.cells.finish(id, |_| super::shared::Outcome::Accepted);
+                shared.cells.finish(id, |_| Outcome::Accepted);
                 // Within a write this leaves it to the writer, who is the caller; elsewhere the
                 // caller drives the lane next.
                 drop(target.completion.post(Post::Reply { link: op.link, record: op.record }));
@@ -179,7 +177,7 @@ pub fn expired(shared: &Arc<HostShared>, id: CellId, now: Instant) {
     let mut late = None;
     shared.cells.finish(id, |op| {
         late = op;
-        super::shared::Outcome::Accepted
+        Outcome::Accepted
     });
     let Some(op) = late else { return };
     shared.leave_room(&op);

@@ -11,6 +11,7 @@ use crate::flow::target::Target;
 use crate::flow::transport::Transport;
 use crate::meter::latency::LatencySet;
 use crate::sync::ring::Consumer;
+use crate::wire::decode::Mode;
 
 /// To a shard.
 #[derive(Debug)]
@@ -47,10 +48,8 @@ pub struct Attach {
     pub carry: Vec<u8>,
     /// Local channel number to the peer's number.
     pub channels: Vec<u16>,
-    /// Minor version of ZMTP that the peer speaks.
-    pub minor: u8,
-    /// Whether a stock peer's messages are all one-way.
-    pub one_way: bool,
+    /// How its bytes are to be read.
+    pub mode: Mode,
 }
 
 /// To the completion thread.
@@ -76,6 +75,4 @@ pub enum CompletionCommand {
     },
     /// The completion thread's histograms are wanted.
     Histograms(Sender<LatencySet>),
-    /// Say goodbye to everybody; `Sender` hears when all lanes are empty or closed.
-    Close,
 }

@@ -84,8 +84,8 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    fn terms(self, deadline: Instant, tag: u64) -> Terms {
-        Terms { deadline, tag, notify: self.notify, self_timed: self.self_timed }
+    fn terms(self, since: Instant, deadline: Instant, tag: u64) -> Terms {
+        Terms { deadline, since, tag, notify: self.notify, self_timed: self.self_timed }
     }
 }
 
@@ -118,7 +118,7 @@ impl Handle {
     /// A new origin.
     pub fn new(shared: Arc<HostShared>, class: Class) -> Self {
         let lines = (0..shared.shards.len()).map(|_| Line::Unused).collect();
-        let state = State { routes: Cached::new(&shared.routes), addresses: Vec::new(), lines };
+        let state = State { routes: shared.routes.cached(), addresses: Vec::new(), lines };
         Handle { shared, class, state: Lock::new(state) }
     }
 
@@ -154,7 +154,9 @@ impl Handle {
         if shared.life() != Life::Serving && self.class == Class::Caller {
             return refuse(ErrorKind::ShuttingDown, Detail::None, order.payload);
         }
-        let found = match shared.routes.refresh(&mut state.routes).find(address, &mut state.addresses[order.slot].1) {
+        shared.routes.refresh(&mut state.routes);
+        let (address, rotation) = &mut state.addresses[order.slot];
+        let found = match state.routes.value().find(address, rotation) {
             Ok(found) => found,
             Err(error) => return Begun::Failed(error, order.payload),
         };
@@ -244,7 +246,8 @@ impl Handle {
         if shared.life() != Life::Serving && self.class == Class::Caller {
             return fail(ErrorKind::ShuttingDown, Detail::None, order.payload);
         }
-        let (target, channel) = match shared.routes.refresh(&mut state.routes).find(address, rotation) {
+        shared.routes.refresh(&mut state.routes);
+        let (target, channel) = match state.routes.value().find(address, rotation) {
             Ok(Found::Target(target, channel)) => (target, channel),
             Ok(Found::NotYet) => return fail(ErrorKind::Unavailable, Detail::NotConnected, order.payload),
             Err(error) => return Err((error, order.payload)),
@@ -366,7 +369,7 @@ fn wait(shared: &Arc<HostShared>, op: Op, deadline: Instant, waiter: Waiter) -> 
     let request = if op.record.kind == Kind::Request { TAG_REQUEST } else { 0 };
     let tag = request | target.as_ref().map_or(TAG_FINDING, |t| t.id.0);
     let id = place.id();
-    if place.publish_waiting(op, waiter.terms(deadline, tag)) {
+    if place.publish_waiting(op, waiter.terms(since, deadline, tag)) {
         shared.completion.wake.wake();
     }
     match &target {
@@ -415,7 +418,7 @@ fn begin_request(
         };
         let id = place.id();
         record.correlation = id.correlation();
-        if place.publish_claimed(waiter.terms(deadline, tag)) {
+        if place.publish_claimed(waiter.terms(since, deadline, tag)) {
             shared.completion.wake.wake();
         }
         // Nothing stands before it: written on this thread, without a hop, if the baton is free.

@@ -12,6 +12,7 @@ use crate::flow::egress::BatchLimit;
 use crate::flow::target::{Dialect, Flushed, NO_CHANNEL, Post, Target, Writer};
 use crate::sync::baton::{Held, PostHeld, Released};
 use crate::wire::encode;
+use crate::wire::header::ErrorBody;
 
 /// What a lane has staged at a time.
 pub const BATCH: BatchLimit = BatchLimit { items: 1024, bytes: 256 << 10 };
@@ -79,23 +80,36 @@ pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
     }
 }
 
-fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Writer<()>, Post>) {
+fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Writer<Record>, Post>) {
     loop {
-        let link = target.link.get();
         held.drain_posts(|writer, post| match post {
-            Post::Reply { link: of, record } if of == link && link != 0 => stage_reply(target, writer, record),
+            Post::Reply { link, record } if link == writer.link => stage_reply(target, writer, record),
             // What was answered over a link that is gone has nobody who waits for it any more.
             Post::Reply { record, .. } => {
                 shared.counts.replies_undeliverable.add(1);
                 leave_replies(shared, target, record.charge());
             }
-            Post::Command { link: of, frame } => {
+            Post::Command { link, frame } => {
                 // Refused: too many wait. Whoever tells states by commands tells them again.
-                let _told = of == link && writer.egress.push_raw(&frame);
+                let _told = link == writer.link && writer.egress.push_raw(&frame);
             }
+            Post::Attach { link, transport } => {
+                writer.link = link;
+                writer.transport = Some(transport);
+            }
+            Post::Retire { link } if link == writer.link => {
+                writer.link = 0;
+                writer.transport = None;
+                let detached = writer.egress.detach();
+                for (_, charge) in detached.begun.into_iter().chain(detached.unbegun) {
+                    shared.counts.replies_undeliverable.add(1);
+                    leave_replies(shared, target, charge);
+                }
+            }
+            Post::Retire { .. } => {}
         });
         let mut room = false;
-        held.flush(|(), charge| {
+        held.flush(|_, charge| {
             leave_replies(shared, target, charge);
             room = true;
         });
@@ -110,36 +124,30 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
 }
 
 /// Puts a reply or error into the writer's hands, in the peer's dialect.
-fn stage_reply(target: &Target, writer: &mut Writer<()>, record: Record) {
+fn stage_reply(target: &Target, writer: &mut Writer<Record>, mut record: Record) {
     let charge = record.charge();
-    match target.dialect {
-        Dialect::Native => {
-            let channel = record.channel;
-            writer.egress.push((), charge, |(), out| encode::encode_head(&record, channel, out), |()| &record.payload);
+    let channel = record.channel;
+    match (target.dialect, record.kind) {
+        (Dialect::Native, _) => {
+            writer.egress.push(record, charge, |r, out| encode::encode_head(r, channel, out), |r| &r.payload);
         }
-        Dialect::Stock => {
-            let envelope = record.envelope.as_deref().unwrap_or_default();
-            match record.kind {
-                Kind::Error => {
-                    let (kind, text) = stock_error(&record);
-                    let none = bytes::Bytes::new();
-                    let head = |(): &(), out: &mut Vec<u8>| encode::encode_stock_error(envelope, kind.name(), text, out);
-                    writer.egress.push((), charge, head, |()| &none);
-                }
-                _ => {
-                    let len = record.payload.len();
-                    let head = |(): &(), out: &mut Vec<u8>| encode::encode_stock_ok(envelope, len, out);
-                    writer.egress.push((), charge, head, |()| &record.payload);
-                }
-            }
+        (Dialect::Stock, Kind::Error) => {
+            let body = std::mem::take(&mut record.payload);
+            let body = ErrorBody::parse(&body);
+            let answer = Err((ErrorKind::from_wire(channel), &*body.sentence));
+            let head = |r: &Record, out: &mut Vec<u8>| encode::encode_stock_answer(envelope(r), answer, out);
+            writer.egress.push(record, charge, head, |r| &r.payload);
+        }
+        (Dialect::Stock, _) => {
+            let head =
+                |r: &Record, out: &mut Vec<u8>| encode::encode_stock_answer(envelope(r), Ok(r.payload.len()), out);
+            writer.egress.push(record, charge, head, |r| &r.payload);
         }
     }
 }
 
-/// The kind and the sentence of an error record of ours.
-fn stock_error(record: &Record) -> (ErrorKind, &str) {
-    let text = record.payload.get(2..).and_then(|t| std::str::from_utf8(t).ok()).unwrap_or_default();
-    (ErrorKind::from_wire(record.channel), text)
+fn envelope(record: &Record) -> &[u8] {
+    record.envelope.as_deref().unwrap_or_default()
 }
 
 /// Takes a reply off the marks of the completion lane. Its peer's next requests may be claimed again.

@@ -83,8 +83,8 @@ struct Conn {
     /// Bytes read and not decoded: what may not be admitted yet, or half a head.
     carry: Vec<u8>,
     readable: bool,
-    /// What to subtract from the peer's link clock to have ours, in milliseconds.
-    clock_behind_ms: i64,
+    /// Local channel number to the peer's, until the writer has it.
+    channels: Option<Vec<u16>>,
     decoded: u64,
     last_byte: Instant,
 }
@@ -148,6 +148,7 @@ pub struct ShardEngine {
     actions: VecDeque<ShardAction>,
     latencies: LatencySet,
     assembling: bool,
+    pressure_epoch: u64,
 }
 
 impl std::fmt::Debug for ShardEngine {
@@ -194,6 +195,7 @@ impl ShardEngine {
             actions: VecDeque::new(),
             latencies: LatencySet::new(),
             assembling: false,
+            pressure_epoch: 0,
         }
     }
 
@@ -346,23 +348,10 @@ impl ShardEngine {
                 mode: attach.mode,
                 carry: attach.carry,
                 readable: true,
-                clock_behind_ms: attach.clock_behind_ms,
+                channels: Some(attach.channels),
                 decoded: 0,
                 last_byte: now,
             });
-        }
-        if target.dialect == Dialect::Native {
-            // Whoever holds the baton of a lane that is down lets go at once.
-            loop {
-                if let Some(mut writer) = target.application.try_take() {
-                    writer.transport = Some(transport.clone());
-                    writer.channels = attach.channels;
-                    writer.written = 0;
-                    lanes::let_go(self.core.shared(), &target, writer);
-                    break;
-                }
-                std::hint::spin_loop();
-            }
         }
         self.actions.push_back(ShardAction::Watch { link: key, transport });
         self.readable.push_back(index);
@@ -385,7 +374,7 @@ impl ShardEngine {
         };
         link.detaching = None;
         let target = link.target.clone();
-        writer.transport = None;
+        (writer.transport, writer.link) = (None, 0);
         let detached = writer.egress.detach();
         let told = target.decoded_by_peer.get();
         target.in_doubt_on_detach.add(writer.written.saturating_sub(told));
@@ -738,26 +727,23 @@ impl ShardEngine {
         let shard = self.core.shard;
         let mut left = budget;
         // Grants go to the oldest of this shard's tickets.
-        while left > 0 && shared.gate.has_grants(shard) {
+        let mut grants = shared.gate.take_grants(shard);
+        while grants > 0 {
             let Some(index) = self.ticketed.pop_front() else {
-                let n = shared.gate.take_grants(shard);
-                self.give_back(n);
+                self.give_back(grants);
                 break;
             };
             let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
             let Some(ticket) = link.ticket.take() else { continue };
-            if !shared.gate.redeem(shard, ticket) {
-                link.ticket = Some(ticket);
-                self.ticketed.push_front(index);
-                break;
-            }
-            left -= 1;
+            shared.gate.redeem(ticket);
+            grants -= 1;
+            left = left.saturating_sub(1);
             self.latencies.record(Latency::PermitWait, self.core.now.since(link.queue.ticket_since));
             let spent = self.claim_from(index, 1);
             self.give_back(1 - spent);
         }
         while left > 0 {
-            let Some(index) = self.claimable.pop_front() else { return false };
+            let Some(index) = self.claimable.pop_front() else { break };
             let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
             link.claimable = false;
             if link.queue.is_empty() {
@@ -768,10 +754,11 @@ impl ShardEngine {
                 continue;
             }
             let want = left.min(link.queue.len() as u32);
-            let mut got = shared.gate.acquire(shard, want);
+            let mut got = shared.gate.acquire(shard, want, self.core.now);
             if got == 0 {
-                match shared.gate.wait(shard, index, self.core.now) {
+                match shared.gate.wait(shard, self.core.now, self.core.now) {
                     Waited::Acquired => got = 1,
+                    Waited::Stopped => return false,
                     Waited::Ticket(ticket) => {
                         link.ticket = Some(ticket);
                         link.queue.ticket_since = self.core.now;
@@ -784,7 +771,17 @@ impl ShardEngine {
             let spent = self.claim_from(index, got);
             self.give_back(got - spent);
         }
+        self.tell_pressure();
         !self.claimable.is_empty()
+    }
+
+    /// A crossing is told to the peers by the completion thread.
+    fn tell_pressure(&mut self) {
+        let epoch = self.core.shared().gate.pressure().1;
+        if epoch != self.pressure_epoch {
+            self.pressure_epoch = epoch;
+            self.core.shared().completion.wake.wake();
+        }
     }
 
     fn give_back(&mut self, permits: u32) {
@@ -809,8 +806,7 @@ impl ShardEngine {
             let Some(record) = link.queue.claim() else { break };
             spent += 1;
             shared.owned.force(record.charge());
-            let (at, clock_behind_ms) = link.conn.as_ref().map_or((0, 0), |c| (c.link, c.clock_behind_ms));
-            jobs.push((record, at, clock_behind_ms));
+            jobs.push((record, link.conn.as_ref().map_or(0, |c| c.link)));
         }
         let target = link.target.clone();
         if link.queue.should_resume()
@@ -826,15 +822,15 @@ impl ShardEngine {
             link.claimable = true;
             self.claimable.push_back(index);
         }
-        for (record, at, clock_behind_ms) in jobs {
-            self.dispatch(&target, at, clock_behind_ms, record);
+        for (record, at) in jobs {
+            self.dispatch(&target, at, record);
         }
         self.reap(index);
         spent
     }
 
     /// Makes a job of a claimed record, or returns its permit at once.
-    fn dispatch(&mut self, target: &Arc<Target>, link: u64, clock_behind_ms: i64, mut record: Record) {
+    fn dispatch(&mut self, target: &Arc<Target>, link: u64, mut record: Record) {
         let shared = self.core.shared().clone();
         let charge = record.charge();
         let seat = match (record.kind, target.dialect) {
@@ -874,7 +870,7 @@ impl ShardEngine {
         match seat {
             Some(seat) => {
                 let deadline = (record.kind == Kind::Request && record.expiry_ms != 0)
-                    .then(|| local_deadline(record.expiry_ms, clock_behind_ms, self.core.now));
+                    .then(|| local_deadline(record.expiry_ms, target.clock_behind_ms.get() as i64, self.core.now));
                 self.run_queue.push_back(Job { record, target: target.clone(), link, deadline, seat });
             }
             None => {
@@ -1015,6 +1011,13 @@ impl ShardEngine {
                 return false;
             }
         };
+        if let Some(conn) = &mut link.conn
+            && target.dialect == Dialect::Native
+            && let Some(channels) = conn.channels.take()
+        {
+            writer.transport = Some(conn.transport.clone());
+            (writer.link, writer.channels, writer.written) = (conn.link, channels, 0);
+        }
         if writer.transport.is_none() {
             lanes::let_go(&shared, &target, writer);
             return false;
@@ -1164,7 +1167,7 @@ fn hold_reason(shared: &HostShared, link: &Link) -> bool {
 /// Returns permits, wakes shards whose tickets were granted, and has a crossing told to the peers.
 fn release_permits(shared: &HostShared, shard: ShardId, n: u32, now: Instant) {
     let outcome = shared.gate.release(shard, n, now);
-    for shard in outcome.wake {
+    for shard in outcome.wake.iter() {
         shared.port(shard).wake.wake();
     }
     if outcome.crossed.is_some() {

@@ -325,12 +325,16 @@ pub struct Receivers {
 /// moment it is claimed.
 pub const TAG_REQUEST: u64 = 1 << 63;
 
-/// The tag of an operation whose target is not known yet.
-pub const TAG_FINDING: u64 = (1 << 63) - 1;
+/// Set in a cell's tag beside the target's id: the operation is a reply that waits for room on its
+/// lane.
+pub const TAG_REPLY: u64 = 1 << 62;
+
+/// In place of the target's id: nobody knows yet who serves the channel.
+pub const TAG_FINDING: u64 = (1 << 62) - 1;
 
 /// The target of a cell's tag.
 pub fn tag_target(tag: u64) -> TargetId {
-    TargetId(tag & !TAG_REQUEST)
+    TargetId(tag & !(TAG_REQUEST | TAG_REPLY))
 }
 
 impl HostShared {
@@ -344,20 +348,20 @@ impl HostShared {
         let cells = CellPool::new(
             plan.places().cells,
             plan.shards,
-            Box::new(move |shard| {
+            move |shard| {
                 done_wakes[shard as usize].wake();
-            }),
+            },
         );
         let mut receivers = Vec::new();
         let ports = wakes
             .into_iter()
             .map(|wake| {
-                let (commands, receiver) = bounded(plan.places().commands);
+                let (commands, receiver) = bounded(plan.places().commands as usize);
                 let (producer, common) = ring(plan.ring_slots as usize);
                 receivers.push(ShardReceiver { commands: receiver, common });
                 ShardPort {
                     wake,
-                    inbox: CellList::new(),
+                    inbox: CellList::inbox(),
                     pokes: Lock::new(Vec::new()),
                     finished: Lock::new(Vec::new()),
                     slot_free: Latch::new(),
@@ -371,7 +375,7 @@ impl HostShared {
                 }
             })
             .collect();
-        let (commands, completion_receiver) = bounded(plan.places().commands);
+        let (commands, completion_receiver) = bounded(plan.places().commands as usize);
         let room = &plan.room;
         let shared = HostShared {
             gate: PermitGate::new(GateConfig {
@@ -389,7 +393,7 @@ impl HostShared {
             replies: Room::new(u32::MAX, plan.reply.host),
             routes: Published::new(Arc::new(Routes::default())),
             shards: ports,
-            completion: CompletionPort { wake: completion_wake, inbox: CellList::new(), commands },
+            completion: CompletionPort { wake: completion_wake, inbox: CellList::inbox(), commands },
             life: Epoch::new(Life::Serving as u64),
             counts: Counts::default(),
             slots_short: Latch::new(),

@@ -4,5 +4,8 @@
 
 pub mod egress;
 pub mod origin;
+pub mod reader;
 mod staging;
+pub mod target;
+pub mod transport;
 pub mod wheel;

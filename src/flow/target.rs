@@ -22,6 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::egress::Egress;
+use super::reader::Reader;
 use super::transport::Transport;
 use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::Record;
@@ -36,6 +37,8 @@ use crate::sync::word::{Epoch, Gauge, Latch};
 pub struct Writer<R> {
     /// `None` while the link is down.
     pub transport: Option<Arc<dyn Transport>>,
+    /// The attach that `transport` belongs to; 0 while down.
+    pub link: u64,
     /// What was begun or staged.
     pub egress: Egress<R>,
     /// Local channel number to the peer's number on this link; `NO_CHANNEL` where it serves none.
@@ -62,7 +65,7 @@ pub enum Flushed {
 
 impl<R> Writer<R> {
     fn new() -> Self {
-        Writer { transport: None, egress: Egress::new(), channels: Vec::new(), written: 0, written_ever: 0 }
+        Writer { transport: None, link: 0, egress: Egress::new(), channels: Vec::new(), written: 0, written_ever: 0 }
     }
 
     /// The peer's number for a local channel.
@@ -118,6 +121,18 @@ pub enum Post {
         link: u64,
         /// The answer.
         record: Record,
+    },
+    /// The pair is up: from here on the lane is written to this connection.
+    Attach {
+        /// The number of the attach.
+        link: u64,
+        /// The connection.
+        transport: Arc<dyn Transport>,
+    },
+    /// The pair is lost.
+    Retire {
+        /// Which attach.
+        link: u64,
     },
     /// A command, encoded: heartbeats and flow state.
     Command {
@@ -182,12 +197,16 @@ pub struct Target {
     pub in_flight: Room,
     /// Replies to this peer that it has not taken.
     pub replies: Room,
+    /// The read half of the completion lane; `None` while down, and of a stock peer.
+    pub reading: Baton<Option<Reader>>,
+    /// How many milliseconds our link clock is behind the peer's, as two's complement.
+    pub clock_behind_ms: Gauge,
     /// Replies that wait for room on the completion lane, oldest first; bounded by `waiting`.
     pub reply_waiters: Lock<VecDeque<CellId>>,
     /// The write half of the application lane.
     pub application: Baton<Writer<Record>>,
     /// The write half of the completion lane; of a stock peer's only lane.
-    pub completion: PostBaton<Writer<()>, Post>,
+    pub completion: PostBaton<Writer<Record>, Post>,
     /// The number of the present attach; 0 while down.
     pub link: Epoch,
     /// Raised for good when the target is removed.
@@ -229,6 +248,8 @@ impl Target {
             waiting: Room::new(spec.waiting_ops, spec.waiting_bytes),
             in_flight: Room::new(spec.requests, u64::MAX),
             replies: Room::new(u32::MAX, spec.reply_bytes),
+            reading: Baton::new(None),
+            clock_behind_ms: Gauge::default(),
             reply_waiters: Lock::new(VecDeque::new()),
             application: Baton::new(Writer::new()),
             completion: PostBaton::new(Writer::new()),

@@ -86,6 +86,9 @@ pub struct Places {
     /// Tickets of the permit gate: one per origin, that is `peers_max` links + one per ordered pair of
     /// shards.
     pub tickets: u32,
+    /// Commands that one thread may have unread: a new ring for every caller, an attach and a detach
+    /// for every link that may come and go between two turns. What finds no place is told again.
+    pub commands: u32,
     /// Connections: two per link + those in their handshake + one listener per address.
     pub connections: u32,
 }
@@ -99,6 +102,7 @@ impl Places {
             mesh_rings: shards * (shards - 1) + 2 * shards,
             ring_reserve: plan.ring_slots / 4,
             tickets: plan.peers_max.saturating_add(shards * shards),
+            commands: plan.caller_rings.saturating_add(1024),
             connections: plan
                 .peers_max
                 .saturating_mul(2)

@@ -201,6 +201,12 @@ pub struct PostBaton<T, R> {
     posts: Mutex<Vec<R>>,
 }
 
+impl<T, R> std::fmt::Debug for PostBaton<T, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostBaton").finish_non_exhaustive()
+    }
+}
+
 impl<T, R> PostBaton<T, R> {
     /// A free baton with an empty inbox.
     pub fn new(value: T) -> Self {

@@ -63,6 +63,8 @@ pub enum Notify {
 pub struct Terms {
     /// When a sweep offers it for ending.
     pub deadline: Instant,
+    /// When it began.
+    pub since: Instant,
     /// Anything by which the caller finds what belongs to it, a target for example.
     pub tag: u64,
     /// Whom its end is told.
@@ -104,6 +106,7 @@ enum Body<P, O> {
 struct Cell<P, O> {
     word: AtomicU64,
     deadline: AtomicU64,
+    since: AtomicU64,
     tag: AtomicU64,
     links: Links,
     /// Both belong to whoever is inside, or to the private owner.
@@ -155,6 +158,7 @@ impl<P, O> CellPool<P, O> {
         let cell = |_| Cell {
             word: AtomicU64::new(Word::new(0, State::Vacant, 0).0),
             deadline: AtomicU64::new(Instant::NEVER.0),
+            since: AtomicU64::new(0),
             tag: AtomicU64::new(0),
             links: Links::new(),
             body: UnsafeCell::new(Body::Empty),
@@ -311,6 +315,12 @@ impl<P, O> CellPool<P, O> {
     pub fn deadline(&self, id: CellId) -> Option<Instant> {
         // Acquire: pairs with the Release in `publish`; see `read`.
         self.read(id, |cell| Instant(cell.deadline.load(Ordering::Acquire))).map(|(_, deadline)| deadline)
+    }
+
+    /// When the operation began; `None` if `id` is stale.
+    pub fn since(&self, id: CellId) -> Option<Instant> {
+        // Acquire: pairs with the Release in `publish`; see `read`.
+        self.read(id, |cell| Instant(cell.since.load(Ordering::Acquire))).map(|(_, since)| since)
     }
 
     /// The tag; `None` if `id` is stale.
@@ -552,6 +562,7 @@ impl<P, O> Place<'_, P, O> {
         cell.notify.with_mut(|place| unsafe { *place = terms.notify });
         // Release twice: pairs with the Acquire in `read` of somebody with an older id.
         cell.deadline.store(terms.deadline.0, Ordering::Release);
+        cell.since.store(terms.since.0, Ordering::Release);
         cell.tag.store(terms.tag, Ordering::Release);
         pool.segments.moved(index, State::Private, state);
         let (flags, grace) =

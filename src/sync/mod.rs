@@ -4,6 +4,7 @@
 
 pub mod baton;
 pub mod cell;
+pub mod gate;
 pub mod lock;
 pub mod mark;
 pub mod page;

@@ -107,6 +107,18 @@ pub struct Producer<T> {
     head_seen: usize,
 }
 
+impl<T> std::fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Producer").finish_non_exhaustive()
+    }
+}
+
+impl<T> std::fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Consumer").finish_non_exhaustive()
+    }
+}
+
 impl<T> Producer<T> {
     /// Appends `item`, or gives it back if the ring is full. A ring whose consumer is gone still
     /// takes items until it is full; they are dropped with it, so whoever must not lose one looks

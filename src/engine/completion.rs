@@ -1,0 +1,1267 @@
+//! `CompletionEngine`: all decisions of the completion thread. It listens, dials, does every
+//! handshake, pairs the two connections of a link, and alone decides what is up and what is
+//! retired. It reads every completion lane, tells peers the pressure, sends heartbeats, and is the
+//! timekeeper: it ends operations whose time is up, whoever is stuck. It never runs user code, so
+//! all of this works while every shard is stuck.
+//!
+//! ```text
+//!   dialled   Idle ─redial─▶ Dialling ─both lanes READY─▶ Up ─either lane lost─▶ Idle (the queue stays)
+//!   accepted  handshake ─▶ waits for its partner ─▶ Up ─either lane lost─▶ gone
+//! ```
+//!
+//! Bounds: connections in their handshake by `handshakes_max`, links by `peers_max`; an accept above
+//! either is closed. A handshake and the wait for the partner together have `handshake_timeout`.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use super::answer;
+use super::command::{Attach, CompletionCommand, ShardCommand};
+use super::lanes;
+use super::shared::{Body, HostShared, Life, Outcome, SMALL_REPLY_MAX, TAG_FINDING, TAG_REPLY, TAG_REQUEST, tag_target};
+use crate::base::error::{Detail, Error, ErrorKind, Stage};
+use crate::base::id::{CellId, ChannelId, LinkId, ShardId, TargetId};
+use crate::base::record::{Kind, Lane, Record};
+use crate::base::time::Instant;
+use crate::flow::reader::{ReadEnd, Reader};
+use crate::flow::target::{Dialect, NO_CHANNEL, Post, Target, TargetSpec};
+use crate::flow::transport::Transport;
+use crate::flow::wheel::{TimerKey, TimerWheel};
+use crate::meter::latency::{Latency, LatencySet};
+use crate::pattern::route::{Channel, Found, Member, Rotation, Routes};
+use crate::plan::{Endpoint, SHARDS_MAX};
+use crate::sync::cell::CellState;
+use crate::wire::command::{self, Command, Context, FlowState};
+use crate::wire::decode::{Decoder, Item, Mode};
+use crate::wire::greeting::{Handshake, Security, Side};
+use crate::wire::header::ErrorBody;
+use crate::wire::ready::{Hello, NativeHello, PeerHello, Place};
+
+/// At most so often is one link told the pressure.
+const TELL_EVERY: Duration = Duration::from_millis(1);
+
+/// Names of channels that one host gives numbers to.
+const NAMES_MAX: usize = 4096;
+
+/// One connection of the completion thread, with the use count of its place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ConnKey {
+    /// The place.
+    pub index: u32,
+    /// How often it was used before.
+    pub generation: u32,
+}
+
+/// What the shell has to do.
+#[derive(Debug)]
+pub enum CompletionAction {
+    /// Connect; report the outcome with [`CompletionEngine::handle_connected`].
+    Dial {
+        /// Under this key.
+        conn: ConnKey,
+        /// To this address.
+        to: Endpoint,
+    },
+    /// Watch an accepted connection under its key.
+    Watch {
+        /// The key.
+        conn: ConnKey,
+        /// The connection.
+        transport: Arc<dyn Transport>,
+    },
+    /// Watch it no longer: a shard does from now on, or it is over.
+    Unwatch {
+        /// The connection.
+        transport: Arc<dyn Transport>,
+    },
+    /// Something that an operator should read.
+    Log(log_line::Line),
+}
+
+/// What the shell logs.
+pub mod log_line {
+    /// A line and how loud it is.
+    #[derive(Debug)]
+    pub enum Line {
+        /// Ordinary life.
+        Info(String),
+        /// Something that should not be.
+        Warn(String),
+    }
+}
+use log_line::Line;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Timer {
+    Handshake(ConnKey),
+    Redial(u32),
+    Beat(TargetId, u64),
+    Tell,
+}
+
+enum Purpose {
+    Dialled { dial: u32 },
+    Accepted,
+}
+
+enum State {
+    /// The shell is connecting it.
+    Connecting(Side),
+    Shaking(Box<Handshake>),
+    /// READY both ways; its partner is not here yet.
+    Half { peer: Box<PeerHello>, carry: Vec<u8> },
+    /// The completion lane of this target's link.
+    Lane(TargetId),
+}
+
+struct Conn {
+    generation: u32,
+    purpose: Purpose,
+    transport: Option<Arc<dyn Transport>>,
+    state: State,
+    out: Vec<u8>,
+    timer: Option<TimerKey>,
+}
+
+/// A link that we dial.
+struct Dial {
+    target: Arc<Target>,
+    to: Endpoint,
+    name: Option<Arc<str>>,
+    slot: u16,
+    attempts: u32,
+    conns: [Option<ConnKey>; 2],
+    had_outcome: bool,
+}
+
+/// A link that is up.
+struct Up {
+    target: Arc<Target>,
+    link: u64,
+    node: Arc<str>,
+    native: bool,
+    completion: Option<ConnKey>,
+    application: Arc<dyn Transport>,
+    dial: Option<u32>,
+    channels: Vec<(Arc<str>, u32)>,
+    last_byte: Instant,
+    told: (bool, u64),
+    told_at: Option<Instant>,
+    heard_epoch: u64,
+}
+
+/// See the module.
+pub struct CompletionEngine {
+    shared: Arc<HostShared>,
+    commands: Receiver<CompletionCommand>,
+    conns: Vec<Option<Conn>>,
+    generations: Vec<u32>,
+    free: Vec<u32>,
+    shaking: u32,
+    halves: HashMap<LinkId, ConnKey>,
+    dials: Vec<Dial>,
+    ups: HashMap<TargetId, Up>,
+    targets: HashMap<TargetId, Arc<Target>>,
+    links_per_shard: Vec<u32>,
+    next_target: u64,
+    next_link: u64,
+    names: HashMap<Arc<str>, ChannelId>,
+    /// Every node that ever announced a channel, with its weights.
+    known: Vec<(Arc<str>, Arc<str>, u32)>,
+    finding: Vec<CellId>,
+    late_commands: VecDeque<(ShardId, ShardCommand)>,
+    wheel: TimerWheel<Timer>,
+    told_epoch: u64,
+    telling: bool,
+    actions: VecDeque<CompletionAction>,
+    block: Box<[u8]>,
+    latencies: LatencySet,
+    random: u64,
+    again: Vec<TargetId>,
+}
+
+impl std::fmt::Debug for CompletionEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompletionEngine").field("links", &self.ups.len()).finish_non_exhaustive()
+    }
+}
+
+impl CompletionEngine {
+    /// The engine of a host's completion thread. `seed` decides the random numbers: link ids and
+    /// the jitter of redialling.
+    pub fn new(shared: Arc<HostShared>, commands: Receiver<CompletionCommand>, seed: u64) -> Self {
+        let plan = shared.plan.clone();
+        let places = plan.places();
+        let shards = plan.shards as usize;
+        debug_assert!(shards <= SHARDS_MAX as usize);
+        let mut engine = CompletionEngine {
+            commands,
+            conns: Vec::new(),
+            generations: Vec::new(),
+            free: Vec::new(),
+            shaking: 0,
+            halves: HashMap::new(),
+            dials: Vec::new(),
+            ups: HashMap::new(),
+            targets: HashMap::new(),
+            links_per_shard: vec![0; shards],
+            next_target: 1,
+            next_link: 1,
+            names: HashMap::new(),
+            known: Vec::new(),
+            finding: Vec::new(),
+            late_commands: VecDeque::new(),
+            wheel: TimerWheel::new(places.connections.saturating_add(plan.peers_max).saturating_add(16)),
+            told_epoch: 0,
+            telling: false,
+            actions: VecDeque::new(),
+            block: vec![0; plan.turn.read_block].into_boxed_slice(),
+            latencies: LatencySet::new(),
+            random: seed,
+            again: Vec::new(),
+            shared,
+        };
+        for (name, _) in &plan.channels {
+            engine.number(name);
+        }
+        for connect in &plan.connects {
+            for slot in 0..connect.links {
+                engine.add_dial(connect.addr.clone(), connect.name.clone(), slot);
+            }
+        }
+        engine.publish();
+        engine
+    }
+
+    fn add_dial(&mut self, to: Endpoint, name: Option<Arc<str>>, slot: u16) {
+        let label = name.clone().unwrap_or_else(|| to.to_string().into());
+        let target = self.new_target(true, Dialect::Native, label);
+        let adopt = ShardCommand::Adopt(target.clone());
+        self.command(target.owner, adopt);
+        let at = self.dials.len() as u32;
+        self.dials.push(Dial { target, to, name, slot, attempts: 0, conns: [None; 2], had_outcome: false });
+        self.set_timer(Instant(0), Timer::Redial(at));
+    }
+
+    fn new_target(&mut self, dialled: bool, dialect: Dialect, label: Arc<str>) -> Arc<Target> {
+        let plan = &self.shared.plan;
+        let owner = (0..self.links_per_shard.len()).min_by_key(|s| self.links_per_shard[*s]).unwrap_or(0);
+        self.links_per_shard[owner] += 1;
+        let target = Arc::new(Target::new(TargetSpec {
+            id: TargetId(self.next_target),
+            owner: ShardId(owner as u16),
+            dialled,
+            dialect,
+            label,
+            send_mark: plan.send_mark,
+            waiting_ops: plan.room.per_target_ops,
+            waiting_bytes: plan.room.per_target_bytes,
+            requests: plan.requests_per_peer,
+            reply_bytes: plan.reply.per_peer,
+        }));
+        self.next_target += 1;
+        self.targets.insert(target.id, target.clone());
+        self.shared.targets.lock().push(target.clone());
+        target
+    }
+
+    /// What the shell has to do next; call until it says `None`, after every turn.
+    pub fn poll_action(&mut self) -> Option<CompletionAction> {
+        self.actions.pop_front()
+    }
+
+    /// Whether anything was left for this thread since it looked.
+    pub fn has_work(&self) -> bool {
+        !self.commands.is_empty()
+            || !self.shared.completion.inbox.is_empty()
+            || self.shared.gate.pressure().1 != self.told_epoch
+            || !self.again.is_empty()
+    }
+
+    // ---- connections
+
+    fn open(&mut self, purpose: Purpose, transport: Option<Arc<dyn Transport>>, state: State) -> ConnKey {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.conns.push(None);
+            self.generations.push(0);
+            self.conns.len() as u32 - 1
+        });
+        let generation = self.generations[index as usize];
+        self.conns[index as usize] = Some(Conn { generation, purpose, transport, state, out: Vec::new(), timer: None });
+        self.shaking += 1;
+        let key = ConnKey { index, generation };
+        let due = self.shared.clock.now().after(self.shared.plan.handshake_timeout);
+        let timer = self.wheel.insert(due, Timer::Handshake(key)).ok();
+        if let Some(conn) = self.conn(key) {
+            conn.timer = timer;
+        }
+        key
+    }
+
+    fn conn(&mut self, key: ConnKey) -> Option<&mut Conn> {
+        self.conns.get_mut(key.index as usize)?.as_mut().filter(|c| c.generation == key.generation)
+    }
+
+    /// Ends the handshake phase of a connection: its timer and its place among those.
+    fn settled(&mut self, key: ConnKey) {
+        let timer = self.conn(key).and_then(|c| c.timer.take());
+        if let Some(timer) = timer {
+            self.wheel.cancel(timer);
+            self.shaking -= 1;
+        }
+    }
+
+    /// Takes a connection out of the table. It is neither watched nor shut down by this.
+    fn remove(&mut self, key: ConnKey) -> Option<Conn> {
+        self.settled(key);
+        let slot = self.conns.get_mut(key.index as usize)?;
+        if slot.as_ref()?.generation != key.generation {
+            return None;
+        }
+        let conn = slot.take()?;
+        self.generations[key.index as usize] = key.generation.wrapping_add(1);
+        self.free.push(key.index);
+        if let State::Half { peer, .. } = &conn.state
+            && let Some(native) = &peer.native
+            && self.halves.get(&native.place.link) == Some(&key)
+        {
+            self.halves.remove(&native.place.link);
+        }
+        Some(conn)
+    }
+
+    /// Gives up a connection that is not up, and its attempt with it.
+    fn close(&mut self, key: ConnKey, why: &str) {
+        let Some(conn) = self.remove(key) else { return };
+        self.shared.counts.handshakes_failed.add(1);
+        if let Some(transport) = conn.transport {
+            transport.shutdown();
+            self.actions.push_back(CompletionAction::Unwatch { transport });
+        }
+        if let Purpose::Dialled { dial } = conn.purpose {
+            self.attempt_failed(dial, why);
+        }
+    }
+
+    fn attempt_failed(&mut self, at: u32, why: &str) {
+        let dial = &mut self.dials[at as usize];
+        let others = std::mem::take(&mut dial.conns);
+        dial.attempts = dial.attempts.saturating_add(1);
+        let first = !std::mem::replace(&mut dial.had_outcome, true);
+        let attempts = dial.attempts;
+        let line = format!("no link to {}: {why}", dial.target.label());
+        for other in others.into_iter().flatten() {
+            if let Some(conn) = self.remove(other)
+                && let Some(transport) = conn.transport
+            {
+                transport.shutdown();
+                self.actions.push_back(CompletionAction::Unwatch { transport });
+            }
+        }
+        if first || attempts.is_power_of_two() {
+            self.actions.push_back(CompletionAction::Log(Line::Warn(line)));
+        }
+        let wait = self.backoff(attempts);
+        self.set_timer(self.shared.clock.now().after(wait), Timer::Redial(at));
+        if first {
+            self.publish();
+        }
+    }
+
+    /// 100 ms doubling to 5 s, +-50 % from the first try on.
+    fn backoff(&mut self, attempts: u32) -> Duration {
+        let plan = &self.shared.plan;
+        let base = plan.reconnect_min.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(plan.reconnect_max);
+        let part = (self.next_random() >> 11) as f64 / (1u64 << 53) as f64;
+        base.mul_f64(0.5 + part)
+    }
+
+    fn next_random(&mut self) -> u64 {
+        // splitmix64
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn set_timer(&mut self, at: Instant, timer: Timer) {
+        if self.wheel.insert(at, timer).is_err() {
+            self.actions.push_back(CompletionAction::Log(Line::Warn("the timer wheel is full".into())));
+        }
+    }
+
+    fn hello(&self) -> Hello {
+        let plan = &self.shared.plan;
+        Hello {
+            node: plan.name.clone(),
+            instance: plan.instance,
+            max_message: plan.max_message,
+            clock_ms: clock_ms(self.shared.clock.now()),
+            channels: plan.channels.clone(),
+        }
+    }
+
+    /// Somebody connected. Closed at once if too many are shaking hands or linked already.
+    pub fn handle_accepted(&mut self, transport: Arc<dyn Transport>) {
+        let plan = &self.shared.plan;
+        let full = self.shaking >= plan.handshakes_max || self.ups.len() as u32 >= plan.peers_max;
+        if full || self.shared.life() != Life::Serving {
+            self.shared.counts.handshakes_failed.add(1);
+            transport.shutdown();
+            return;
+        }
+        let handshake = Handshake::new(Side::Accept, self.hello(), Security::Null);
+        let key = self.open(Purpose::Accepted, Some(transport.clone()), State::Shaking(Box::new(handshake)));
+        self.actions.push_back(CompletionAction::Watch { conn: key, transport });
+        self.shake(key);
+    }
+
+    /// What became of a dial.
+    pub fn handle_connected(&mut self, key: ConnKey, outcome: io::Result<Arc<dyn Transport>>) {
+        let hello = self.hello();
+        let Some(conn) = self.conn(key) else {
+            if let Ok(transport) = outcome {
+                transport.shutdown();
+            }
+            return;
+        };
+        match outcome {
+            Ok(transport) => {
+                let State::Connecting(side) = conn.state else { return };
+                conn.state = State::Shaking(Box::new(Handshake::new(side, hello, Security::Null)));
+                conn.transport = Some(transport);
+                self.shake(key);
+            }
+            Err(e) => self.close(key, &e.to_string()),
+        }
+    }
+
+    /// The poller saw something on a connection.
+    pub fn handle_ready(&mut self, key: ConnKey, readable: bool, writable: bool) {
+        let Some(conn) = self.conn(key) else { return };
+        match conn.state {
+            State::Connecting(_) => {}
+            State::Shaking(_) => self.shake(key),
+            State::Half { .. } => {
+                // Nothing is due on it before its partner is here; an end of the stream is.
+                if readable {
+                    self.watch_half(key);
+                }
+            }
+            State::Lane(target) => {
+                if writable && let Some(up) = self.ups.get(&target) {
+                    lanes::drive_completion(&self.shared, &up.target);
+                }
+                if readable {
+                    self.read_lane(target);
+                }
+            }
+        }
+    }
+
+    /// Keeps what a half connection sends already, within the size of one read.
+    fn watch_half(&mut self, key: ConnKey) {
+        let limit = self.block.len();
+        let Some(Conn { transport: Some(transport), state: State::Half { carry, .. }, .. }) = self.conn(key) else {
+            return;
+        };
+        if carry.len() >= limit {
+            return;
+        }
+        let mut part = vec![0; limit - carry.len()];
+        match transport.read(&mut part) {
+            Ok(0) => self.close(key, "the peer closed one of the two connections"),
+            Ok(n) => carry.extend_from_slice(&part[..n]),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock || e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => self.close(key, &e.to_string()),
+        }
+    }
+
+    /// Moves a handshake on as far as bytes allow.
+    fn shake(&mut self, key: ConnKey) {
+        let mut block = std::mem::take(&mut self.block);
+        let outcome = self.shake_with(key, &mut block);
+        self.block = block;
+        match outcome {
+            Ok(Some(carry)) => self.established(key, carry),
+            Ok(None) => {}
+            Err(why) => self.close(key, &why),
+        }
+    }
+
+    /// `Ok(Some(rest))`: READY both ways, with bytes that came behind it.
+    fn shake_with(&mut self, key: ConnKey, block: &mut [u8]) -> Result<Option<Vec<u8>>, String> {
+        let Some(conn) = self.conn(key) else { return Ok(None) };
+        let (State::Shaking(handshake), Some(transport)) = (&mut conn.state, &conn.transport) else { return Ok(None) };
+        let mut carry = Vec::new();
+        // Small steps: a handshake is some hundred bytes, and a stranger may send for ever.
+        for _ in 0..8 {
+            handshake.poll_transmit(&mut conn.out);
+            while !conn.out.is_empty() {
+                match transport.write(&[IoSlice::new(&conn.out)]) {
+                    Ok(n) => drop(conn.out.drain(..n)),
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(e.to_string()),
+                }
+            }
+            if handshake.outcome().is_some() && conn.out.is_empty() {
+                return Ok(Some(carry));
+            }
+            match transport.read(block) {
+                Ok(0) => return Err("the peer closed the connection during the handshake".into()),
+                Ok(n) => {
+                    let fed = feed(handshake, &block[..n]);
+                    match fed {
+                        Ok(used) => carry.extend_from_slice(&block[used..n]),
+                        Err(e) => {
+                            // What the peer is to be told goes out if it can; the connection ends.
+                            let mut last = Vec::new();
+                            handshake.poll_transmit(&mut last);
+                            let _ = transport.write(&[IoSlice::new(&last)]);
+                            return Err(e.to_string());
+                        }
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    // An acceptor answers once it has seen the peer's READY.
+                    handshake.poll_transmit(&mut conn.out);
+                    if conn.out.is_empty() {
+                        return Ok(handshake.outcome().is_some().then_some(carry));
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+        Ok(None)
+    }
+
+    fn established(&mut self, key: ConnKey, carry: Vec<u8>) {
+        let Some(conn) = self.conn(key) else { return };
+        let State::Shaking(handshake) = std::mem::replace(&mut conn.state, State::Connecting(Side::Accept)) else {
+            return;
+        };
+        let Some(peer) = handshake.into_outcome() else { return };
+        let dialled = match conn.purpose {
+            Purpose::Dialled { dial } => Some(dial),
+            Purpose::Accepted => None,
+        };
+        match (&peer.native, dialled) {
+            (Some(native), Some(at)) => {
+                let place = native.place;
+                let dial = &self.dials[at as usize];
+                if let Some(name) = &dial.name
+                    && *name != native.node
+                {
+                    let why = format!("{} is there, {name} was expected", native.node);
+                    return self.close(key, &why);
+                }
+                if native.node == self.shared.plan.name && native.instance == self.shared.plan.instance {
+                    return self.close(key, "this is the host itself");
+                }
+                self.set_half(key, peer, carry);
+                let lane = usize::from(place.lane == Lane::Completion);
+                let partner = self.dials[at as usize].conns[1 - lane];
+                if let Some(partner) = partner
+                    && matches!(self.conn(partner).map(|c| &c.state), Some(State::Half { .. }))
+                {
+                    let (application, completion) = if lane == 0 { (key, partner) } else { (partner, key) };
+                    self.pair(application, completion, Some(at));
+                }
+            }
+            (Some(native), None) => {
+                let place = native.place;
+                let partner = self.halves.get(&place.link).copied();
+                self.set_half(key, peer, carry);
+                match partner {
+                    None => {
+                        self.halves.insert(place.link, key);
+                    }
+                    Some(partner) => {
+                        let lane_of = |engine: &mut Self, key| match engine.conn(key).map(|c| &c.state) {
+                            Some(State::Half { peer, .. }) => peer.native.as_ref().map(|n| (n.place.lane, n.node.clone(), n.instance)),
+                            _ => None,
+                        };
+                        match (lane_of(self, key), lane_of(self, partner)) {
+                            (Some((a, node_a, i_a)), Some((b, node_b, i_b)))
+                                if a != b && node_a == node_b && i_a == i_b =>
+                            {
+                                let (application, completion) =
+                                    if a == Lane::Application { (key, partner) } else { (partner, key) };
+                                self.pair(application, completion, None);
+                            }
+                            _ => {
+                                self.close(partner, "two connections of one link do not fit together");
+                                self.close(key, "two connections of one link do not fit together");
+                            }
+                        }
+                    }
+                }
+            }
+            (None, None) => match Mode::of(&peer, false) {
+                mode @ (Mode::StockAsking | Mode::StockPushing) => self.stock_up(key, peer, mode, carry),
+                _ => self.close(key, "this kind of socket is not served here"),
+            },
+            (None, Some(_)) => self.close(key, "the peer is not an afflux node"),
+        }
+    }
+
+    fn set_half(&mut self, key: ConnKey, peer: PeerHello, carry: Vec<u8>) {
+        if let Some(conn) = self.conn(key) {
+            conn.state = State::Half { peer: Box::new(peer), carry };
+        }
+    }
+
+    /// Both connections of a link are READY: it is up.
+    fn pair(&mut self, application: ConnKey, completion: ConnKey, dial: Option<u32>) {
+        let (Some(app), Some(comp)) = (self.remove_half(application), self.take_half(completion)) else { return };
+        let (app_transport, native, app_carry) = app;
+        let (comp_transport, _, comp_carry) = comp;
+        let now = self.shared.clock.now();
+        let target = match dial {
+            Some(at) => {
+                let dial = &mut self.dials[at as usize];
+                dial.attempts = 0;
+                dial.had_outcome = true;
+                dial.conns = [None; 2];
+                dial.target.clone()
+            }
+            None => self.new_target(false, Dialect::Native, native.node.clone()),
+        };
+        target.set_label(native.node.clone());
+        let link = self.attach_number(&target, native.max_message);
+        let behind = native.clock_ms.wrapping_sub(clock_ms(now)) as i32;
+        target.clock_behind_ms.set(i64::from(behind) as u64);
+        if let Some(conn) = self.conn(completion) {
+            conn.state = State::Lane(target.id);
+        }
+        self.settled(completion);
+        self.actions.push_back(CompletionAction::Unwatch { transport: app_transport.clone() });
+
+        let decoder = Decoder::new(Mode::NativeCompletion, self.shared.plan.max_message);
+        let reader = Reader::new(comp_transport.clone(), decoder, comp_carry, link);
+        self.set_reader(&target, Some(reader));
+        lanes::post(&self.shared, &target, Post::Attach { link, transport: comp_transport });
+        let mut channels = vec![NO_CHANNEL; self.names.len()];
+        for (at, (name, _)) in native.channels.iter().enumerate() {
+            if let Some(id) = self.number(name) {
+                channels.resize(self.names.len(), NO_CHANNEL);
+                channels[id.0 as usize] = at as u16;
+            }
+        }
+        self.ups.insert(
+            target.id,
+            Up {
+                target: target.clone(),
+                link,
+                node: native.node.clone(),
+                native: true,
+                completion: Some(completion),
+                application: app_transport.clone(),
+                dial,
+                channels: native.channels.clone(),
+                last_byte: now,
+                told: (false, 0),
+                told_at: None,
+                heard_epoch: 0,
+            },
+        );
+        // A new link hears of the pressure before it is of use to anybody.
+        self.tell_one(target.id, now);
+        target.link.set(link);
+        self.command(
+            target.owner,
+            ShardCommand::Attach(Box::new(Attach {
+                target: target.clone(),
+                link,
+                transport: app_transport,
+                carry: app_carry,
+                channels,
+                mode: Mode::NativeApplication,
+            })),
+        );
+        self.came_up(&target, link, now);
+        self.read_lane(target.id);
+    }
+
+    fn stock_up(&mut self, key: ConnKey, peer: PeerHello, mode: Mode, carry: Vec<u8>) {
+        let Some(conn) = self.remove(key) else { return };
+        let Some(transport) = conn.transport else { return };
+        let now = self.shared.clock.now();
+        let label: Arc<str> = match std::str::from_utf8(&peer.identity) {
+            Ok(text) if !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic()) => text.into(),
+            _ => "zmq peer".into(),
+        };
+        let target = self.new_target(false, Dialect::Stock, label.clone());
+        let link = self.attach_number(&target, u64::MAX);
+        self.actions.push_back(CompletionAction::Unwatch { transport: transport.clone() });
+        lanes::post(&self.shared, &target, Post::Attach { link, transport: transport.clone() });
+        self.ups.insert(
+            target.id,
+            Up {
+                target: target.clone(),
+                link,
+                node: label,
+                native: false,
+                completion: None,
+                application: transport.clone(),
+                dial: None,
+                channels: Vec::new(),
+                last_byte: now,
+                told: (false, 0),
+                told_at: None,
+                heard_epoch: 0,
+            },
+        );
+        target.link.set(link);
+        let attach = Attach { target: target.clone(), link, transport, carry, channels: Vec::new(), mode };
+        self.command(target.owner, ShardCommand::Attach(Box::new(attach)));
+        self.came_up(&target, link, now);
+    }
+
+    fn attach_number(&mut self, target: &Target, max_message: u64) -> u64 {
+        let link = self.next_link;
+        self.next_link += 1;
+        target.decoded.set(0);
+        target.decoded_by_peer.set(0);
+        target.max_message.set(max_message);
+        target.last_read_ns.set(self.shared.clock.now().0);
+        link
+    }
+
+    fn came_up(&mut self, target: &Arc<Target>, link: u64, now: Instant) {
+        self.shared.counts.links_up.add(1);
+        self.shared.port(target.owner).links.add(1);
+        self.set_timer(now.after(self.shared.plan.heartbeat), Timer::Beat(target.id, link));
+        self.actions.push_back(CompletionAction::Log(Line::Info(format!("link to {} is up", target.label()))));
+        self.publish();
+    }
+
+    fn remove_half(&mut self, key: ConnKey) -> Option<(Arc<dyn Transport>, NativeHello, Vec<u8>)> {
+        let half = self.take_half(key);
+        self.remove(key);
+        half
+    }
+
+    fn take_half(&mut self, key: ConnKey) -> Option<(Arc<dyn Transport>, NativeHello, Vec<u8>)> {
+        let conn = self.conn(key)?;
+        let transport = conn.transport.clone()?;
+        let State::Half { peer, carry } = &mut conn.state else { return None };
+        let (native, carry) = (peer.native.clone()?, std::mem::take(carry));
+        self.halves.remove(&native.place.link);
+        Some((transport, native, carry))
+    }
+
+    /// The number of a channel name; `None` if there are too many names.
+    fn number(&mut self, name: &Arc<str>) -> Option<ChannelId> {
+        if let Some(id) = self.names.get(name) {
+            return Some(*id);
+        }
+        if self.names.len() >= NAMES_MAX {
+            return None;
+        }
+        let id = ChannelId(self.names.len() as u16);
+        self.names.insert(name.clone(), id);
+        Some(id)
+    }
+
+    /// Puts the read half into its baton. Only this thread and leading waiters take it, briefly.
+    fn set_reader(&self, target: &Target, reader: Option<Reader>) {
+        loop {
+            if let Some(mut held) = target.reading.try_take() {
+                *held = reader;
+                let _ = held.release();
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// A link is lost: both its connections end, and so does what was in flight on it.
+    fn retire(&mut self, id: TargetId, link: u64, why: &str) {
+        if self.ups.get(&id).is_none_or(|up| up.link != link) {
+            return;
+        }
+        let Some(up) = self.ups.remove(&id) else { return };
+        let target = up.target;
+        target.link.set(0);
+        up.application.shutdown();
+        if let Some(conn) = up.completion.and_then(|key| self.remove(key))
+            && let Some(transport) = conn.transport
+        {
+            transport.shutdown();
+            self.actions.push_back(CompletionAction::Unwatch { transport });
+        }
+        self.set_reader(&target, None);
+        lanes::post(&self.shared, &target, Post::Retire { link });
+        let forget = up.dial.is_none();
+        if forget {
+            target.gone.raise();
+            self.targets.remove(&id);
+            self.shared.targets.lock().retain(|t| t.id != id);
+            self.links_per_shard[target.owner.index()] -= 1;
+        }
+        // What the peer told of itself went with it: a new link starts afresh.
+        if target.set_paused(false, self.shared.clock.now()) {
+            self.shared.port(target.owner).poke(&target);
+        }
+        self.command(target.owner, ShardCommand::Detach { target: target.clone(), link, forget });
+        self.shared.end_requests(&target, Detail::LinkLost);
+        self.shared.counts.links_lost.add(1);
+        self.shared.port(target.owner).links.sub(1);
+        let line = format!("link to {} is lost: {why}", target.label());
+        self.actions.push_back(CompletionAction::Log(Line::Info(line)));
+        if let Some(at) = up.dial {
+            let wait = self.backoff(1);
+            self.set_timer(self.shared.clock.now().after(wait), Timer::Redial(at));
+        }
+        self.publish();
+    }
+
+    fn redial(&mut self, at: u32) {
+        if self.shared.life() != Life::Serving || self.ups.contains_key(&self.dials[at as usize].target.id) {
+            return;
+        }
+        let link = LinkId((u128::from(self.next_random()) << 64) | u128::from(self.next_random()));
+        let Dial { slot, ref to, .. } = self.dials[at as usize];
+        let to = to.clone();
+        for (i, lane) in [Lane::Application, Lane::Completion].into_iter().enumerate() {
+            let side = Side::Dial(Place { link, slot, lane });
+            let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
+            self.dials[at as usize].conns[i] = Some(conn);
+            self.actions.push_back(CompletionAction::Dial { conn, to: to.clone() });
+        }
+    }
+
+    /// Tells a shard; what finds its mailbox full is told again next turn, in order.
+    fn command(&mut self, shard: ShardId, command: ShardCommand) {
+        if self.late_commands.iter().any(|(late, _)| *late == shard) {
+            self.late_commands.push_back((shard, command));
+        } else if let Err(command) = self.shared.port(shard).command(command) {
+            self.late_commands.push_back((shard, command));
+        }
+    }
+
+    // ---- routes
+
+    fn publish(&mut self) {
+        let mut routes = Routes::default();
+        for up in self.ups.values() {
+            for (name, weight) in &up.channels {
+                match self.known.iter_mut().find(|(node, channel, _)| *node == up.node && channel == name) {
+                    Some(known) => known.2 = *weight,
+                    None => self.known.push((up.node.clone(), name.clone(), *weight)),
+                }
+            }
+        }
+        let mut ups: Vec<&Up> = self.ups.values().collect();
+        ups.sort_by_key(|up| up.target.id);
+        for (node, name, weight) in &self.known {
+            let Some(id) = self.names.get(name) else { continue };
+            let channel = routes
+                .channels
+                .entry(name.clone())
+                .or_insert_with(|| Channel { id: *id, members: Vec::new() });
+            let serves = |up: &&&Up| up.node == *node && up.channels.iter().any(|(n, _)| n == name);
+            let links = ups.iter().filter(serves).map(|up| up.target.clone()).collect();
+            channel.members.push(Member { node: node.clone(), weight: *weight, links });
+        }
+        for up in &ups {
+            if up.native {
+                routes.nodes.entry(up.node.clone()).or_default().push(up.target.clone());
+            }
+        }
+        for dial in &self.dials {
+            if let Some(name) = &dial.name {
+                let links = routes.nodes.entry(name.clone()).or_default();
+                if !links.iter().any(|t| t.id == dial.target.id) {
+                    links.push(dial.target.clone());
+                }
+            }
+        }
+        routes.settled = self.dials.iter().all(|d| d.had_outcome);
+        self.shared.routes.store(Arc::new(routes));
+        self.find_again();
+    }
+
+    /// Looks again for operations that nobody was known for.
+    fn find_again(&mut self) {
+        let routes = self.shared.routes.load();
+        let now = self.shared.clock.now();
+        for id in std::mem::take(&mut self.finding) {
+            let Some(address) = self.shared.cells.with_waiting(id, |op| op.address.clone()) else { continue };
+            match routes.find(&address, &mut Rotation::default()) {
+                Ok(Found::NotYet) => self.finding.push(id),
+                Ok(Found::Target(target, channel)) => self.found(id, target, channel),
+                Err(error) => {
+                    self.shared.cells.finish_waiting(id, |op| {
+                        self.shared.leave_room(&op);
+                        let error = error.with(|n| {
+                            n.stage = Some(Stage::Finding);
+                            n.waited = Some(now.since(op.since));
+                        });
+                        Outcome::Failed { error, payload: Some(op.record.payload) }
+                    });
+                }
+            }
+        }
+    }
+
+    /// An operation's target is known now, for good: it goes on waiting there for room.
+    fn found(&mut self, id: CellId, target: Arc<Target>, channel: ChannelId) {
+        let request = self.shared.cells.with_waiting(id, |op| {
+            // Its place in the waiting room moves to the target's share, which it may not exceed.
+            let bytes = op.record.charge();
+            if target.waiting.enter(bytes).is_err() {
+                return None;
+            }
+            op.target = Some(target.clone());
+            op.record.channel = channel.0;
+            Some(op.record.kind == Kind::Request)
+        });
+        match request {
+            None => {}
+            Some(None) => {
+                let tag = TAG_FINDING;
+                self.shared.fail(id, tag, None, ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull);
+            }
+            Some(Some(request)) => {
+                let tag = target.id.0 | if request { TAG_REQUEST } else { 0 };
+                target.mark.add_waiter();
+                self.shared.cells.retag(id, tag);
+                let port = self.shared.port(target.owner);
+                if self.shared.cells.push(&port.inbox, id) {
+                    port.wake.wake();
+                }
+            }
+        }
+    }
+
+    // ---- reading
+
+    fn read_lane(&mut self, id: TargetId) {
+        let Some(up) = self.ups.get(&id) else { return };
+        let (target, link) = (up.target.clone(), up.link);
+        let Some(mut reading) = target.reading.try_take() else {
+            // Whoever reads now looks once more before letting go.
+            if target.reading.ask() == crate::sync::baton::Asked::Free {
+                self.again.push(id);
+            }
+            return;
+        };
+        let mut block = std::mem::take(&mut self.block);
+        let budget = self.shared.plan.turn.read_bytes_per_link;
+        let now = self.shared.clock.now();
+        let mut bytes = 0;
+        let mut wrong = None;
+        let mut commands = Vec::new();
+        let end = match reading.as_mut() {
+            Some(reader) => reader.read(&mut block, budget, &mut bytes, |item| match item {
+                Item::Record(record) => take_reply(&self.shared, &target, record, now, &mut self.latencies),
+                Item::Command(command) => commands.push(command),
+                Item::Malformed(_) | Item::Publication(_) => wrong = Some("not a reply"),
+            }),
+            None => Ok(false),
+        };
+        self.block = block;
+        if reading.release() == crate::sync::baton::Released::MoreWork {
+            self.again.push(id);
+        }
+        if bytes > 0 && let Some(up) = self.ups.get_mut(&id) {
+            up.last_byte = now;
+        }
+        for command in commands {
+            if let Some(why) = self.heard(id, command, now) {
+                return self.retire(id, link, &why);
+            }
+        }
+        match (end, wrong) {
+            (_, Some(why)) => self.retire(id, link, why),
+            (Ok(true), None) => self.again.push(id),
+            (Ok(false), None) => {}
+            (Err(ReadEnd::Closed), None) => self.retire(id, link, "the peer closed the completion lane"),
+            (Err(ReadEnd::Broken(e)), None) => self.retire(id, link, &e.to_string()),
+            (Err(ReadEnd::Protocol(e)), None) => self.retire(id, link, &e.to_string()),
+        }
+    }
+
+    /// A command on a completion lane. `Some`: the link has to end.
+    fn heard(&mut self, id: TargetId, command: Command, now: Instant) -> Option<String> {
+        let up = self.ups.get_mut(&id)?;
+        match command {
+            Command::Ping { context, .. } => {
+                if let Some((clock, decoded)) = context.as_native() {
+                    up.target.decoded_by_peer.set(decoded);
+                    // The transfer took some time, so the peer's clock is at least so far ahead.
+                    let behind = i64::from(clock.wrapping_sub(clock_ms(now)) as i32);
+                    let known = up.target.clock_behind_ms.get() as i64;
+                    up.target.clock_behind_ms.set(known.max(behind) as u64);
+                }
+                let mut frame = Vec::new();
+                command::write_pong(&context, &mut frame);
+                let post = Post::Command { link: up.link, frame: frame.into() };
+                let target = up.target.clone();
+                lanes::post(&self.shared, &target, post);
+            }
+            Command::FlowState(state) => {
+                if state.epoch <= up.heard_epoch {
+                    self.shared.counts.flow_state_stale.add(1);
+                    return None;
+                }
+                up.heard_epoch = state.epoch;
+                if up.target.set_paused(state.paused, now) {
+                    self.shared.port(up.target.owner).poke(&up.target);
+                }
+            }
+            Command::Error(reason) => return Some(format!("the peer gave up: {reason}")),
+            _ => {}
+        }
+        None
+    }
+
+    // ---- telling
+
+    /// Tells the pressure to links whose last told state differs, each at most once per millisecond.
+    fn tell(&mut self, now: Instant) {
+        let (_, epoch) = self.shared.gate.pressure();
+        if epoch == self.told_epoch {
+            return;
+        }
+        self.told_epoch = epoch;
+        let ids: Vec<TargetId> = self.ups.keys().copied().collect();
+        for id in ids {
+            self.tell_one(id, now);
+        }
+    }
+
+    fn tell_one(&mut self, id: TargetId, now: Instant) {
+        let (pressure, epoch) = self.shared.gate.pressure();
+        let paused = pressure == crate::sync::gate::Pressure::Paused;
+        let Some(up) = self.ups.get_mut(&id) else { return };
+        if !up.native || up.told.0 == paused {
+            return;
+        }
+        if up.told_at.is_some_and(|at| now.since(at) < TELL_EVERY) {
+            if !std::mem::replace(&mut self.telling, true) {
+                self.set_timer(now.after(TELL_EVERY), Timer::Tell);
+            }
+            return;
+        }
+        let mut frame = Vec::new();
+        command::write_flow_state(FlowState { paused, epoch: epoch.max(1) }, &mut frame);
+        (up.told, up.told_at) = ((paused, epoch), Some(now));
+        let (target, link) = (up.target.clone(), up.link);
+        lanes::post(&self.shared, &target, Post::Command { link, frame: frame.into() });
+        self.shared.counts.flow_frames_sent.add(1);
+    }
+
+    /// Heartbeat of one link: a PING, or the end of it.
+    fn beat(&mut self, id: TargetId, link: u64, now: Instant) {
+        let plan = self.shared.plan.clone();
+        let Some(up) = self.ups.get(&id) else { return };
+        if up.link != link {
+            return;
+        }
+        let silent_since = up.last_byte.max(Instant(up.target.last_read_ns.get()));
+        if up.native && now.since(silent_since) >= plan.dead_after {
+            return self.retire(id, link, "no byte on either lane in time: the peer is dead");
+        }
+        let mut frame = Vec::new();
+        if up.native {
+            let context = Context::native(clock_ms(now), up.target.decoded.get());
+            let ttl = (plan.dead_after.as_millis() / 100).min(u128::from(u16::MAX)) as u16;
+            command::write_ping(ttl, &context, &mut frame);
+        } else {
+            // A stock peer whose heartbeats we may not be reading takes any byte for life.
+            command::write_pong(&Context::default(), &mut frame);
+        }
+        let target = up.target.clone();
+        lanes::post(&self.shared, &target, Post::Command { link, frame: frame.into() });
+        self.set_timer(now.after(plan.heartbeat), Timer::Beat(id, link));
+    }
+
+    // ---- the turn
+
+    /// One turn; returns when to come back at the latest, and whether there is more to do now.
+    pub fn turn(&mut self, now: Instant) -> (bool, Instant) {
+        for _ in 0..self.late_commands.len() {
+            if let Some((shard, command)) = self.late_commands.pop_front()
+                && let Err(command) = self.shared.port(shard).command(command)
+            {
+                self.late_commands.push_front((shard, command));
+                break;
+            }
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                CompletionCommand::Lost { target, link, reason } => self.retire(target.id, link, &reason),
+                CompletionCommand::Channels { target, link, list } => self.channels(&target, link, list),
+                CompletionCommand::Histograms(reply) => {
+                    // The asker may have given up waiting.
+                    let _ = reply.try_send(self.latencies.swap(LatencySet::new()));
+                }
+            }
+        }
+        let mut came = false;
+        while let Some(entry) = self.shared.cells.pop(&self.shared.completion.inbox) {
+            self.finding.push(entry.id);
+            came = true;
+        }
+        if came {
+            self.find_again();
+        }
+        let mut due = Vec::new();
+        let mut more = self.wheel.poll(now, self.shared.plan.turn.timers as usize, |timer| due.push(timer));
+        for timer in due {
+            match timer {
+                Timer::Handshake(key) => {
+                    if let Some(conn) = self.conn(key) {
+                        conn.timer = None;
+                        self.shaking -= 1;
+                        self.close(key, "the handshake took too long");
+                    }
+                }
+                Timer::Redial(at) => self.redial(at),
+                Timer::Beat(id, link) => self.beat(id, link, now),
+                Timer::Tell => {
+                    self.telling = false;
+                    self.told_epoch = u64::MAX;
+                }
+            }
+        }
+        self.tell(now);
+        for id in std::mem::take(&mut self.again) {
+            self.read_lane(id);
+        }
+        more |= !self.again.is_empty();
+        self.expire(now);
+        let mut next = self.shared.cells.next_deadline();
+        if let Some(timer) = self.wheel.next() {
+            next = next.min(timer);
+        }
+        if !self.late_commands.is_empty() {
+            next = next.min(now.after(Duration::from_millis(1)));
+        }
+        (more, next)
+    }
+
+    /// Ends operations whose time is up: for the whole host, on time, even while shards are stuck.
+    fn expire(&mut self, now: Instant) {
+        if self.shared.cells.next_deadline() > now {
+            return;
+        }
+        let (shared, targets, latencies) = (&self.shared, &self.targets, &mut self.latencies);
+        shared.cells.sweep(now, |id, state, tag| {
+            if state == CellState::Done {
+                return;
+            }
+            if let Some(deadline) = shared.cells.deadline(id) {
+                latencies.record(Latency::Lateness, now.since(deadline));
+            }
+            if tag & TAG_REPLY != 0 {
+                answer::expired(shared, id, now);
+            } else {
+                shared.expire(id, tag, targets.get(&tag_target(tag)), now);
+            }
+        });
+    }
+
+    fn channels(&mut self, target: &Arc<Target>, link: u64, list: Vec<(Arc<str>, u32)>) {
+        for (name, _) in &list {
+            self.number(name);
+        }
+        if let Some(up) = self.ups.get_mut(&target.id)
+            && up.link == link
+        {
+            up.channels = list;
+            self.publish();
+        }
+    }
+
+    /// Whether every configured link is up.
+    pub fn all_up(&self) -> bool {
+        self.dials.iter().all(|d| self.ups.contains_key(&d.target.id))
+    }
+
+    /// Ends everything: the host is over.
+    pub fn close_all(&mut self) {
+        let ids: Vec<(TargetId, u64)> = self.ups.iter().map(|(id, up)| (*id, up.link)).collect();
+        for (id, link) in ids {
+            self.retire(id, link, "this host shut down");
+        }
+        for index in 0..self.conns.len() as u32 {
+            let key = ConnKey { index, generation: self.generations[index as usize] };
+            if let Some(conn) = self.remove(key)
+                && let Some(transport) = conn.transport
+            {
+                transport.shutdown();
+            }
+        }
+    }
+}
+
+/// Feeds a handshake with what came; says how much of it the handshake took.
+fn feed(handshake: &mut Handshake, input: &[u8]) -> Result<usize, crate::wire::error::WireError> {
+    let mut used = 0;
+    while used < input.len() {
+        let n = handshake.handle_bytes(&input[used..])?;
+        used += n;
+        if n == 0 {
+            break;
+        }
+    }
+    Ok(used)
+}
+
+/// A reply or error has arrived: it ends its request, if that has not ended.
+fn take_reply(shared: &Arc<HostShared>, target: &Arc<Target>, record: Record, now: Instant, latencies: &mut LatencySet) {
+    let id = CellId::from_correlation(record.correlation);
+    let tag = TAG_REQUEST | target.id.0;
+    if shared.cells.tag(id) != Some(tag) {
+        shared.counts.late_replies.add(1);
+        return;
+    }
+    let since = shared.cells.since(id);
+    let outcome = match record.kind {
+        Kind::Error => {
+            let body = ErrorBody::parse(&record.payload);
+            let kind = ErrorKind::from_wire(record.channel);
+            let error = Error::remote(kind, body.code, body.sentence).with(|n| n.target = Some(target.label()));
+            Outcome::Failed { error, payload: None }
+        }
+        _ if record.payload.len() <= SMALL_REPLY_MAX => Outcome::Reply(Body::free(record.payload)),
+        _ => match shared.hold.enter(record.payload.len() as u64) {
+            Ok(()) => Outcome::Reply(Body::held(record.payload, &shared.hold)),
+            Err(full) => {
+                shared.counts.reply_hold_refused.add(1);
+                let error = Error::new(ErrorKind::CapacityExceeded, Detail::ReplyHold).with(|n| {
+                    n.target = Some(target.label());
+                    n.lane = Some(Lane::Completion);
+                    (n.requested, n.used, n.limit) =
+                        (Some(record.payload.len() as u64), Some(full.bytes), Some(full.bytes_max));
+                });
+                Outcome::Failed { error, payload: None }
+            }
+        },
+    };
+    if shared.cells.finish_claimed(id, outcome).is_ok() {
+        shared.counts.replies.add(1);
+        if let Some(since) = since {
+            latencies.record(Latency::Request, now.since(since));
+        }
+        shared.leave_slot(target);
+    } else {
+        shared.counts.late_replies.add(1);
+    }
+}
+
+/// This host's link clock: milliseconds, wrapping.
+pub fn clock_ms(now: Instant) -> u32 {
+    (now.0 / 1_000_000) as u32
+}

@@ -1,0 +1,3 @@
+//! Floor 4: what a message means.
+
+pub mod route;
