@@ -3,4 +3,5 @@
 #![allow(unsafe_code)]
 
 pub mod cell;
+pub mod gate;
 pub(crate) mod primitive;
