@@ -79,7 +79,7 @@ impl<T> Baton<T> {
         }
         // Acquire: sees what earlier holders did; the partner is their release.
         let before = self.state.fetch_or(HELD, Ordering::Acquire);
-        (before & HELD == 0).then_some(Held { baton: self, not_shared: PhantomData })
+        (before & HELD == 0).then(|| Held { baton: self, not_shared: PhantomData })
     }
 
     /// Notes that there is more work, if somebody holds the baton. Leave the work first.

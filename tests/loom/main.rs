@@ -22,7 +22,7 @@ mod wake;
 
 #[cfg(afflux_loom)]
 mod harness {
-    pub use loom::sync::{Arc, atomic};
+    pub use loom::sync::{Arc, Condvar, Mutex, atomic};
     pub use loom::thread;
 
     /// Runs `body` under every interleaving that has at most three preemptions, or
@@ -36,7 +36,7 @@ mod harness {
 
 #[cfg(not(afflux_loom))]
 mod harness {
-    pub use std::sync::{Arc, atomic};
+    pub use std::sync::{Arc, Condvar, Mutex, atomic};
     pub use std::thread;
 
     /// Runs `body` often.
@@ -47,7 +47,7 @@ mod harness {
     }
 }
 
-use harness::{Arc, atomic, model, thread};
+use harness::{Arc, Condvar, Mutex, atomic, model, thread};
 
 // Fault                       File                Turns red
 // ring_relaxed_publish        sync/ring.rs        ring::*

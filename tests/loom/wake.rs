@@ -2,18 +2,42 @@ use afflux::sync::ring::ring;
 use afflux::sync::wake::WakeCell;
 
 use super::atomic::{AtomicU32, Ordering};
-use super::{Arc, model, thread};
+use super::{Arc, Condvar, Mutex, model, thread};
 
-fn sleeper() -> Arc<WakeCell> {
-    let this = thread::current();
-    Arc::new(WakeCell::new(move || this.unpark()))
+/// What a sleeper sleeps on: a ring that nobody hears yet is remembered, as by an eventfd.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.heard.notify_one();
+    }
+
+    /// Sleeps. A lost wake is a sleep without end, which loom reports.
+    fn sleep(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.heard.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+fn sleeper() -> (Arc<WakeCell>, Arc<Bell>) {
+    let bell = Arc::new(Bell::default());
+    let rope = bell.clone();
+    (Arc::new(WakeCell::new(move || rope.ring())), bell)
 }
 
 /// Two producers, one sleeper. The work is as weak as it may be: a relaxed store.
 #[test]
 fn no_wake_is_lost() {
     model(|| {
-        let cell = sleeper();
+        let (cell, bell) = sleeper();
         let work = Arc::new(AtomicU32::new(0));
         let producers: Vec<_> = (0..2)
             .map(|_| {
@@ -28,8 +52,7 @@ fn no_wake_is_lost() {
         while done < 2 {
             cell.prepare_sleep();
             if work.load(Ordering::Relaxed) == 0 && cell.sleep_or_abort() {
-                // A lost wake is a sleep without end, which loom reports.
-                thread::park();
+                bell.sleep();
             }
             cell.awake();
             done += work.swap(0, Ordering::Relaxed);
@@ -43,7 +66,7 @@ fn no_wake_is_lost() {
 #[test]
 fn a_pushed_item_ends_the_sleep() {
     model(|| {
-        let cell = sleeper();
+        let (cell, bell) = sleeper();
         let (mut producer, mut consumer) = ring(2);
         let pusher = {
             let cell = cell.clone();
@@ -59,7 +82,7 @@ fn a_pushed_item_ends_the_sleep() {
             consumer.drain(2, |item| taken.push(item));
             cell.prepare_sleep();
             if taken.len() < 2 && consumer.is_empty() && cell.sleep_or_abort() {
-                thread::park();
+                bell.sleep();
             }
             cell.awake();
         }
