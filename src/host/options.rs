@@ -92,7 +92,7 @@ pub struct HostOptions {
     pub(crate) assembly_timeout: Duration,
     pub(crate) socket_buffers: Option<(ByteSize, ByteSize)>,
     pub(crate) diagnostics: Level,
-    pub(crate) typical_record: ByteSize,
+    pub(crate) typical_record: Option<ByteSize>,
     /// Setters that were called in a place where they mean nothing.
     pub(crate) misplaced: Vec<Violation>,
 }
@@ -143,7 +143,7 @@ impl HostOptions {
             assembly_timeout: Duration::from_secs(30),
             socket_buffers: None,
             diagnostics: Level::Errors,
-            typical_record: ByteSize::kib(1),
+            typical_record: None,
             misplaced: Vec::new(),
         }
     }
@@ -438,10 +438,10 @@ impl HostBuilder {
         self
     }
 
-    /// Payload of a typical record, bytes, default 1 KiB, at most `max_message_size`. Changes nothing but
-    /// the ledger's expected sum.
+    /// Payload of a typical record, bytes, at most `max_message_size`; default 1 KiB, or that if it is
+    /// smaller. Changes nothing but the ledger's expected sum.
     pub fn typical_record(mut self, size: ByteSize) -> Self {
-        self.options.typical_record = size;
+        self.options.typical_record = Some(size);
         self
     }
 

@@ -217,7 +217,8 @@ fn sizes(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
     let least = if rules.good(&["max_message_size", "shards"]) { message * shards } else { 1 };
     plan.oversize_budget = size(rules, "oversize_budget", oversize, least, ROOM_MAX.max(2 * message * shards));
     let most = if rules.good(&["max_message_size"]) { message } else { MESSAGE_MAX };
-    plan.typical_record = size(rules, "typical_record", options.typical_record, 0, most);
+    let typical = options.typical_record.unwrap_or(ByteSize::bytes(most.min(1024)));
+    plan.typical_record = size(rules, "typical_record", typical, 0, most);
     if let Some((send, receive)) = options.socket_buffers {
         let mut buffer = |value| Some(size(rules, "socket_buffers", value, 4 << 10, 1 << 30) as u32);
         plan.socket_send_buffer = buffer(send);

@@ -1,4 +1,7 @@
 //! Machines against oracles: each module drives one machine with random operations and compares
 //! every answer with a model that is too simple to be wrong.
 
+mod budget;
 mod egress;
+mod ledger;
+mod options;
