@@ -9,6 +9,7 @@ pub mod flow;
 pub mod meter;
 #[cfg(not(afflux_loom))]
 pub mod pattern;
+pub mod host;
 #[cfg(not(afflux_loom))]
 pub mod plan;
 #[cfg(not(afflux_loom))]
@@ -18,3 +19,5 @@ pub mod sync;
 pub mod wire;
 #[cfg(not(afflux_loom))]
 pub mod host;
+pub mod runtime;
+pub mod sync;

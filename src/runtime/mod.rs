@@ -1,0 +1,3 @@
+//! Floor 6: threads, sockets and clocks. The only floor that asks the system for anything.
+
+pub mod machine;
