@@ -164,12 +164,11 @@ impl Decoder {
         let mut tally = Tally::default();
         self.check(&mut tally, &head)?;
         let Some(body) = input[head.size..].get(..head.len as usize) else { return self.begin(input) };
-        let (header, method, payload_at) = self.parse_native(body)?;
-        let payload = Bytes::copy_from_slice(&body[payload_at..]);
+        let (header, method, payload) = self.parse_native(body)?;
         Ok(Step {
             consumed: head.size + body.len(),
             charge: self.charge(&tally),
-            item: Some(Item::Record(native_record(header, method, payload))),
+            item: Some(Item::Record(native_record(header, method, Bytes::copy_from_slice(payload)))),
         })
     }
 
@@ -346,9 +345,11 @@ impl Decoder {
         Ok(match self.mode {
             Mode::NativeApplication | Mode::NativeCompletion => {
                 let body = Frames::new(&raw).next().map_or(0, |f| f.start);
-                let (header, method, payload_at) = self.parse_native(&raw[body..])?;
-                let payload = body + payload_at..raw.len();
-                Item::Record(native_record(header, method, stock::cut(raw, payload)))
+                let (header, method, payload) = self.parse_native(&raw[body..])?;
+                let mut record = native_record(header, method, Bytes::new());
+                let payload = raw.len() - payload.len()..raw.len();
+                record.payload = stock::cut(raw, payload);
+                Item::Record(record)
             }
             Mode::StockAsking => stock::asked(raw, true),
             Mode::StockPushing => stock::asked(raw, false),
@@ -368,16 +369,15 @@ impl Decoder {
         })
     }
 
-    /// Header, method and where the payload begins.
+    /// Header, method and payload of a native record.
     #[inline]
-    fn parse_native(&self, body: &[u8]) -> Result<(Header, Method, usize), WireError> {
+    fn parse_native<'a>(&self, body: &'a [u8]) -> Result<(Header, &'a str, &'a [u8]), WireError> {
         let (head, rest) = body.split_first_chunk().ok_or(WireError::Header("cut short"))?;
         let header = Header::parse(head)?;
         let Some((method, payload)) = rest.split_at_checked(header.method_len as usize) else {
             return Err(WireError::Header("the method leads past the end"));
         };
-        let method = std::str::from_utf8(method).ok().and_then(Method::new);
-        let method = method.ok_or(WireError::Header("the method is not UTF-8"))?;
+        let method = std::str::from_utf8(method).map_err(|_| WireError::Header("the method is not UTF-8"))?;
         if self.mode == Mode::NativeCompletion && header.kind.lane() != Lane::Completion {
             return Err(WireError::WrongLane(header.kind));
         }
@@ -388,7 +388,7 @@ impl Decoder {
         if header.kind == Kind::Error && !(2..=2 + SENTENCE_MAX).contains(&payload.len()) {
             return Err(WireError::Header("an error without code, or of too many words"));
         }
-        Ok((header, method, body.len() - payload.len()))
+        Ok((header, method, payload))
     }
 }
 
@@ -400,14 +400,15 @@ fn check_command(head: &FrameHead) -> Result<(), WireError> {
 }
 
 #[inline]
-fn native_record(header: Header, method: Method, payload: Bytes) -> Record {
+fn native_record(header: Header, method: &str, payload: Bytes) -> Record {
     Record {
         kind: header.kind,
         depth: header.depth,
         channel: header.channel,
         correlation: header.correlation,
         expiry_ms: header.expiry_ms,
-        method,
+        // Its length was one byte: it fits.
+        method: Method::new(method).unwrap_or_default(),
         payload,
         envelope: None,
     }
