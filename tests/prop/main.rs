@@ -1,0 +1,4 @@
+//! Machines against oracles, with arbitrary inputs.
+
+mod codec;
+mod fuzz_bodies;
