@@ -350,6 +350,6 @@ mod tests {
     fn reasons_are_harmless_text() {
         assert_eq!(Command::parse(b"\x05ERROR\x03a\n\xff").unwrap(), Command::Error("a\\n\\xff".into()));
         let bytes = written(|o| write_error(&"é".repeat(200), o));
-        assert_eq!(bytes[7 + 1], 254, "cut at a character");
+        assert_eq!(bytes[9 + 1 + 5], 254, "cut at a character");
     }
 }

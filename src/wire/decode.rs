@@ -164,12 +164,11 @@ impl Decoder {
         let mut tally = Tally::default();
         self.check(&mut tally, &head)?;
         let Some(body) = input[head.size..].get(..head.len as usize) else { return self.begin(input) };
-        let (header, method, payload_at) = self.parse_native(body)?;
-        let payload = Bytes::copy_from_slice(&body[payload_at..]);
+        let (header, method, payload) = self.parse_native(body)?;
         Ok(Step {
             consumed: head.size + body.len(),
             charge: self.charge(&tally),
-            item: Some(Item::Record(native_record(header, method, payload))),
+            item: Some(Item::Record(native_record(header, method, Bytes::copy_from_slice(payload)))),
         })
     }
 
@@ -346,9 +345,11 @@ impl Decoder {
         Ok(match self.mode {
             Mode::NativeApplication | Mode::NativeCompletion => {
                 let body = Frames::new(&raw).next().map_or(0, |f| f.start);
-                let (header, method, payload_at) = self.parse_native(&raw[body..])?;
-                let payload = body + payload_at..raw.len();
-                Item::Record(native_record(header, method, stock::cut(raw, payload)))
+                let (header, method, payload) = self.parse_native(&raw[body..])?;
+                let mut record = native_record(header, method, Bytes::new());
+                let payload = raw.len() - payload.len()..raw.len();
+                record.payload = stock::cut(raw, payload);
+                Item::Record(record)
             }
             Mode::StockAsking => stock::asked(raw, true),
             Mode::StockPushing => stock::asked(raw, false),
@@ -368,16 +369,15 @@ impl Decoder {
         })
     }
 
-    /// Header, method and where the payload begins.
+    /// Header, method and payload of a native record.
     #[inline]
-    fn parse_native(&self, body: &[u8]) -> Result<(Header, Method, usize), WireError> {
+    fn parse_native<'a>(&self, body: &'a [u8]) -> Result<(Header, &'a str, &'a [u8]), WireError> {
         let (head, rest) = body.split_first_chunk().ok_or(WireError::Header("cut short"))?;
         let header = Header::parse(head)?;
         let Some((method, payload)) = rest.split_at_checked(header.method_len as usize) else {
             return Err(WireError::Header("the method leads past the end"));
         };
-        let method = std::str::from_utf8(method).ok().and_then(Method::new);
-        let method = method.ok_or(WireError::Header("the method is not UTF-8"))?;
+        let method = std::str::from_utf8(method).map_err(|_| WireError::Header("the method is not UTF-8"))?;
         if self.mode == Mode::NativeCompletion && header.kind.lane() != Lane::Completion {
             return Err(WireError::WrongLane(header.kind));
         }
@@ -388,7 +388,7 @@ impl Decoder {
         if header.kind == Kind::Error && !(2..=2 + SENTENCE_MAX).contains(&payload.len()) {
             return Err(WireError::Header("an error without code, or of too many words"));
         }
-        Ok((header, method, body.len() - payload.len()))
+        Ok((header, method, payload))
     }
 }
 
@@ -400,15 +400,480 @@ fn check_command(head: &FrameHead) -> Result<(), WireError> {
 }
 
 #[inline]
-fn native_record(header: Header, method: Method, payload: Bytes) -> Record {
+fn native_record(header: Header, method: &str, payload: Bytes) -> Record {
     Record {
         kind: header.kind,
         depth: header.depth,
         channel: header.channel,
         correlation: header.correlation,
         expiry_ms: header.expiry_ms,
-        method,
+        // Its length was one byte: it fits.
+        method: Method::new(method).unwrap_or_default(),
         payload,
         envelope: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::base::error::ErrorKind;
+    use crate::wire::assembly::PAGE;
+    use crate::wire::command::{self, Context, FlowState};
+    use crate::wire::encode::{encode, encode_pair_head, encode_stock_answer, encode_stock_request};
+    use crate::wire::frame::write_frame;
+    use crate::wire::header::ErrorBody;
+
+    use super::*;
+
+    const MAX: u64 = 1 << 20;
+
+    fn record(kind: Kind, method: &str, payload: &[u8]) -> Record {
+        Record {
+            kind,
+            depth: 1,
+            channel: 0x0102,
+            correlation: 0x1112_1314_1516_1718,
+            expiry_ms: 0xA1A2_A3A4,
+            method: Method::new(method).unwrap(),
+            payload: Bytes::copy_from_slice(payload),
+            envelope: None,
+        }
+    }
+
+    /// Feeds `chunks` as a link does: what was not taken is offered again in front of the next
+    /// chunk. Checks on the way what holds for every step.
+    fn feed<'a>(mode: Mode, chunks: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<String>, WireError> {
+        let mut decoder = Decoder::new(mode, MAX);
+        let (mut carry, mut items) = (Vec::new(), Vec::new());
+        let mut received = 0;
+        for chunk in chunks {
+            carry.extend_from_slice(chunk);
+            received += chunk.len();
+            loop {
+                let peeked = decoder.peek(&carry)?;
+                let step = decoder.decode(&carry)?;
+                carry.drain(..step.consumed);
+                assert!(decoder.capacity() <= received + PAGE.max(received / 8));
+                let Some(item) = step.item else {
+                    assert!(peeked.is_none() || decoder.assembly().is_some() || carry.is_empty());
+                    break;
+                };
+                // A command may come between the frames of the message that was looked at.
+                if let (Some(peeked), Item::Record(_) | Item::Malformed(_)) = (peeked, &item) {
+                    assert_eq!(step.charge, peeked, "{item:?}");
+                }
+                if let Item::Record(r) = &item {
+                    assert!(step.charge >= r.charge());
+                    assert_eq!(step.charge == r.charge(), r.envelope.is_none() && mode.is_native(), "{r:?}");
+                }
+                items.push(format!("{item:?}"));
+            }
+        }
+        assert!(carry.is_empty() && decoder.assembly().is_none());
+        assert_eq!(decoder.capacity(), 0, "a link at rest owns no buffer");
+        Ok(items)
+    }
+
+    /// The whole at once, cut in two at every byte, in pieces of several sizes, and byte by byte:
+    /// always the same items.
+    fn every_split(mode: Mode, bytes: &[u8]) -> Vec<String> {
+        let whole = feed(mode, [bytes]).unwrap();
+        for at in 0..=bytes.len() {
+            assert_eq!(feed(mode, [&bytes[..at], &bytes[at..]]).unwrap(), whole, "split at {at}");
+        }
+        for size in [1, 2, 3, 5, 7, 64, 1000] {
+            assert_eq!(feed(mode, bytes.chunks(size)).unwrap(), whole, "pieces of {size}");
+        }
+        whole
+    }
+
+    fn one(mode: Mode, bytes: &[u8]) -> Result<Item, WireError> {
+        let step = Decoder::new(mode, MAX).decode(bytes)?;
+        assert_eq!(step.consumed, bytes.len());
+        Ok(step.item.expect("it is whole"))
+    }
+
+    fn frames(bodies: &[&[u8]]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (i, body) in bodies.iter().enumerate() {
+            write_frame(i + 1 < bodies.len(), body, &mut out);
+        }
+        out
+    }
+
+    #[test]
+    fn golden_bytes_of_native_records() {
+        let mut error = record(Kind::Error, "", &ErrorBody::encode(7, "no"));
+        (error.channel, error.expiry_ms, error.depth) = (ErrorKind::Remote as u16, 0, 0);
+        let mut reply = record(Kind::Reply, "", b"yes");
+        (reply.channel, reply.expiry_ms, reply.depth) = (0, 0, 0);
+        let cases: [(Record, &[u8]); 4] = [
+            (
+                record(Kind::Message, "", b""),
+                b"\0\x18\x01\0\0\x01\x01\x02\0\0\x11\x12\x13\x14\x15\x16\x17\x18\xa1\xa2\xa3\xa4\0\0\0\0",
+            ),
+            (
+                record(Kind::Request, "place", b"pay"),
+                b"\0\x20\x02\0\x05\x01\x01\x02\0\0\x11\x12\x13\x14\x15\x16\x17\x18\xa1\xa2\xa3\xa4\0\0\0\0placepay",
+            ),
+            (reply, b"\0\x1b\x03\0\0\0\0\0\0\0\x11\x12\x13\x14\x15\x16\x17\x18\0\0\0\0\0\0\0\0yes"),
+            (error, b"\0\x1c\x04\0\0\0\0\x0b\0\0\x11\x12\x13\x14\x15\x16\x17\x18\0\0\0\0\0\0\0\0\0\x07no"),
+        ];
+        for (record, golden) in cases {
+            let mut bytes = Vec::new();
+            encode(&record, record.channel, &mut bytes);
+            assert_eq!(bytes, golden, "{}", bytes.escape_ascii());
+            let lanes = match record.kind.lane() {
+                Lane::Application => &[Mode::NativeApplication][..],
+                Lane::Completion => &[Mode::NativeCompletion, Mode::NativeApplication],
+            };
+            for &mode in lanes {
+                let Item::Record(found) = one(mode, golden).unwrap() else { panic!("a record") };
+                assert_eq!(format!("{found:?}"), format!("{record:?}"));
+            }
+        }
+    }
+
+    #[test]
+    fn messages_and_requests_do_not_belong_on_the_completion_lane() {
+        for kind in [Kind::Message, Kind::Request] {
+            let mut bytes = Vec::new();
+            encode(&record(kind, "m", b"p"), 0, &mut bytes);
+            let error = Decoder::new(Mode::NativeCompletion, MAX).decode(&bytes).unwrap_err();
+            assert_eq!(error, WireError::WrongLane(kind));
+        }
+    }
+
+    #[test]
+    fn native_streams_survive_every_split() {
+        let mut bytes = Vec::new();
+        for (method, payload) in [("", 0), ("place", 64), ("m", 230), ("m", 231), (&*"l".repeat(255), 10), ("", 3000)] {
+            encode(&record(Kind::Request, method, &vec![b'p'; payload]), 7, &mut bytes);
+            command::write_ping(5, &Context::native(1, 2), &mut bytes);
+        }
+        command::write_channels(1, &vec![("c".into(), 1); 1], &mut bytes);
+        command::write_subscription(1, true, &[b't'; 300], &mut bytes);
+        encode(&record(Kind::Message, "last", b""), 7, &mut bytes);
+        assert_eq!(every_split(Mode::NativeApplication, &bytes).len(), 15);
+
+        let mut bytes = Vec::new();
+        command::write_flow_state(FlowState { paused: false, epoch: 1 }, &mut bytes);
+        encode(&record(Kind::Reply, "", &[b'r'; 2500]), 0, &mut bytes);
+        encode(&record(Kind::Error, "", &ErrorBody::encode(1, "why")), 3, &mut bytes);
+        command::write_pong(&Context::default(), &mut bytes);
+        assert_eq!(every_split(Mode::NativeCompletion, &bytes).len(), 4);
+    }
+
+    #[test]
+    fn stock_streams_survive_every_split() {
+        let mut bytes = frames(&[b"req-17", b"", b"echo", b"payload"]);
+        bytes.extend(frames(&[b"", b"orders/place", &[b'p'; 2500]]));
+        // A heartbeat between the frames of a message, as libzmq may send it.
+        let message = frames(&[b"hop", b"", b"echo", b"x"]);
+        for at in [5, 7, 13] {
+            bytes.extend(&message[..at]);
+            command::write_ping(0, &Context::new(b"abc").unwrap(), &mut bytes);
+            bytes.extend(&message[at..]);
+        }
+        bytes.extend(frames(&[b"orders/cancel", b""]));
+        bytes.extend(frames(&[b"only"]));
+        bytes.extend(frames(&[b"id", b"", b"only"]));
+        bytes.extend([2, 0, 0, 0, 0, 0, 0, 0, 1, b'x']);
+        let items = every_split(Mode::StockAsking, &bytes);
+        assert_eq!(items.len(), 2 + 6 + 4, "{items:#?}");
+
+        let mut bytes = Vec::new();
+        encode_stock_answer(&frames(&[&7u64.to_be_bytes(), b"", b"x"])[..12], Ok(3), &mut bytes);
+        bytes.extend(b"yes");
+        encode_stock_answer(
+            &frames(&[&8u64.to_be_bytes(), b"", b"x"])[..12],
+            Err((ErrorKind::NotFound, "no")),
+            &mut bytes,
+        );
+        bytes.extend(frames(&[&9u64.to_be_bytes(), b"", b"what"]));
+        bytes.extend(frames(&[b"short", b"", b"ok", b"x"]));
+        assert_eq!(every_split(Mode::StockAnswering, &bytes).len(), 4);
+
+        let mut bytes = Vec::new();
+        command::write_subscription(0, true, b"eur/", &mut bytes);
+        command::write_subscription(1, true, b"usd/", &mut bytes);
+        command::write_subscription(0, false, b"eur/", &mut bytes);
+        bytes.extend(frames(&[b"\x01a", b"b"]));
+        assert_eq!(every_split(Mode::Subscriber, &bytes).len(), 4);
+
+        let mut bytes = frames(&[b"eur/usd", &[b'p'; 300], b"more"]);
+        bytes.extend(frames(&[b""]));
+        assert_eq!(every_split(Mode::Publisher, &bytes).len(), 2);
+    }
+
+    #[test]
+    fn golden_bytes_of_a_stock_request_and_its_answers() {
+        // As pyzmq's DEALER writes send_multipart([b"req-17", b"", b"echo", b"hi"]).
+        let bytes = b"\x01\x06req-17\x01\0\x01\x04echo\0\x02hi";
+        let Item::Record(request) = one(Mode::StockAsking, bytes).unwrap() else { panic!("a record") };
+        assert_eq!((request.kind, request.method.as_str(), &request.payload[..]), (Kind::Request, "echo", &b"hi"[..]));
+        assert_eq!(request.expiry_ms, 0, "stock requests carry none");
+        let envelope = request.envelope.unwrap();
+        assert_eq!(envelope[..], *b"\x01\x06req-17\x01\0");
+        let mut answer = Vec::new();
+        encode_stock_answer(&envelope, Ok(2), &mut answer);
+        answer.extend(b"hi");
+        assert_eq!(answer, b"\x01\x06req-17\x01\0\x01\x02ok\0\x02hi");
+        answer.clear();
+        encode_stock_answer(&envelope, Err((ErrorKind::NotFound, "no such channel")), &mut answer);
+        assert_eq!(answer, b"\x01\x06req-17\x01\0\x01\x05error\x01\x08NotFound\0\x0fno such channel");
+
+        let mut ours = Vec::new();
+        encode_stock_request(0x0102_0304_0506_0708, "echo", 2, &mut ours);
+        ours.extend(b"hi");
+        assert_eq!(ours, b"\x01\x08\x01\x02\x03\x04\x05\x06\x07\x08\x01\0\x01\x04echo\0\x02hi");
+        let mut push = Vec::new();
+        encode_pair_head(b"orders/cancel", 300, &mut push);
+        assert_eq!(push, b"\x01\x0dorders/cancel\x02\0\0\0\0\0\0\x01\x2c");
+    }
+
+    /// What each sequence of frames is, from each kind of asking peer.
+    #[test]
+    fn shapes_of_stock_messages() {
+        let long = "r".repeat(256);
+        // Frames, what a DEALER or REQ means by them, what a PUSH means by them.
+        let table: [(&[&[u8]], &str, &str); 14] = [
+            (&[b"id", b"", b"echo", b"p"], "request to echo behind 6", "malformed"),
+            (&[b"", b"echo", b"p"], "request to echo behind 2", "malformed"),
+            (&[b"", b"echo", b""], "request to echo behind 2", "malformed"),
+            (&[b"a", b"b", b"", b"echo", b"p"], "request to echo behind 8", "malformed"),
+            (&[b"", b"", b"p"], "request to  behind 2", "malformed"),
+            (&[b"echo", b"p"], "message to echo", "message to echo"),
+            (&[b"echo", b""], "message to echo", "message to echo"),
+            (&[b"", b"p"], "malformed behind 2", "message to "),
+            (&[b"", b""], "malformed behind 2", "message to "),
+            (&[b"echo", b"", b""], "malformed behind 8", "malformed"),
+            (&[b""], "malformed", "malformed"),
+            (&[b"echo", b"p", b"q"], "malformed", "malformed"),
+            (&[b"", b"\xff", b"p"], "malformed behind 2", "malformed"),
+            (&[b"", long.as_bytes(), b"p"], "malformed behind 2", "malformed"),
+        ];
+        for (bodies, asking, pushing) in table {
+            for (mode, expected) in [(Mode::StockAsking, asking), (Mode::StockPushing, pushing)] {
+                let behind = |envelope: Option<Box<[u8]>>| match envelope {
+                    Some(e) => format!(" behind {}", e.len()),
+                    None => String::new(),
+                };
+                let found = match one(mode, &frames(bodies)).unwrap() {
+                    Item::Record(r) => {
+                        assert_eq!(r.kind == Kind::Request, r.envelope.is_some());
+                        assert_eq!(r.payload, bodies[bodies.len() - 1]);
+                        format!("{:?} to {}{}", r.kind, r.method.as_str(), behind(r.envelope)).to_lowercase()
+                    }
+                    Item::Malformed(m) => format!("malformed{}", behind(m.reply_to)),
+                    other => format!("{other:?}"),
+                };
+                assert_eq!(found, expected, "{bodies:?} from {mode:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn answers_of_a_dialled_router() {
+        let id = &0x0A0Bu64.to_be_bytes()[..];
+        let found = |bodies: &[&[u8]]| match one(Mode::StockAnswering, &frames(bodies)).unwrap() {
+            Item::Record(r) => format!("{:?} {} {} {:?}", r.kind, r.correlation, r.channel, r.payload),
+            Item::Malformed(m) => format!("malformed {:?}", m.correlation),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(found(&[id, b"", b"ok", b"p"]), "Reply 2571 0 b\"p\"");
+        assert_eq!(found(&[id, b"", b"ok", b""]), "Reply 2571 0 b\"\"");
+        assert_eq!(found(&[id, b"", b"error", b"NotFound", b"no"]), "Error 2571 1 b\"\\0\\0no\"");
+        assert_eq!(found(&[id, b"", b"error", b"Whatever", b"no"]), "Error 2571 11 b\"\\0\\0no\"");
+        assert_eq!(found(&[id, b"", b"error", b"no"]), "malformed Some(2571)");
+        assert_eq!(found(&[id, b"", b"fine", b"p"]), "malformed Some(2571)");
+        assert_eq!(found(&[id, b"x", b"", b"ok", b"p"]), "malformed None");
+        assert_eq!(found(&[b"", b"ok", b"p"]), "malformed None");
+        assert_eq!(found(&[b"ok", b"p"]), "malformed None");
+        assert_eq!(found(&[&id[1..], b"", b"ok", b"p"]), "malformed None");
+    }
+
+    #[test]
+    fn publications_keep_their_frames() {
+        let found = |bodies: &[&[u8]]| match one(Mode::Publisher, &frames(bodies)).unwrap() {
+            Item::Publication(p) => p,
+            other => panic!("{other:?}"),
+        };
+        let p = found(&[b"eur/usd", b"1.1"]);
+        assert_eq!((&p.topic()[..], &p.payload()[..], p.parts().count()), (&b"eur/usd"[..], &b"1.1"[..], 1));
+        let p = found(&[b"t", b"a", &[b'b'; 300], b""]);
+        let parts: Vec<usize> = p.parts().map(|b| b.len()).collect();
+        assert_eq!(parts, [1, 300, 0]);
+        let p = found(&[b""]);
+        assert_eq!((p.topic().len(), p.payload().len(), p.parts().count()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_subscriber_in_either_form() {
+        let found = |bytes: &[u8]| format!("{:?}", one(Mode::Subscriber, bytes).unwrap());
+        assert_eq!(found(&frames(&[b"\x01ab"])), "Command(Subscribe(b\"ab\"))");
+        assert_eq!(found(&frames(&[b"\0ab"])), "Command(Cancel(b\"ab\"))");
+        assert!(found(&frames(&[b"\x02ab"])).starts_with("Malformed"));
+        assert!(found(&frames(&[b""])).starts_with("Malformed"));
+        let decoder = Decoder::new(Mode::Subscriber, u64::MAX);
+        let head = FrameHead::new(false, false, COMMAND_MAX + 1).to_bytes();
+        assert!(decoder.peek(&head).is_err(), "a prefix is bounded like a command");
+    }
+
+    /// A limit is held by the head alone, in both lengths' forms, before a byte of the body came.
+    #[test]
+    fn limits_are_looked_at_before_anything_is_kept() {
+        let native_max = MAX + (HEADER_LEN + METHOD_LEN_MAX) as u64;
+        for (mode, max) in [
+            (Mode::NativeApplication, native_max),
+            (Mode::NativeCompletion, native_max),
+            (Mode::StockAsking, MAX),
+            (Mode::StockPushing, MAX),
+            (Mode::StockAnswering, MAX),
+            (Mode::Publisher, MAX),
+            (Mode::Subscriber, COMMAND_MAX),
+        ] {
+            for len in [max + 1, u64::from(u32::MAX), i64::MAX as u64, u64::MAX] {
+                let head = FrameHead::new(false, false, len).to_bytes();
+                let mut decoder = Decoder::new(mode, MAX);
+                let error = WireError::TooLarge { what: "message", size: len, max };
+                assert_eq!(decoder.peek(&head).unwrap_err(), error, "{mode:?}");
+                assert_eq!(decoder.decode(&head).unwrap_err(), error, "{mode:?}");
+                assert_eq!(decoder.capacity(), 0);
+            }
+            let mut decoder = Decoder::new(mode, MAX);
+            let head = FrameHead::new(false, false, max).to_bytes();
+            assert_eq!(decoder.decode(&head).unwrap().consumed, 9);
+            assert!(decoder.capacity() <= 9 + PAGE, "{}", decoder.capacity());
+
+            let head = FrameHead::new(false, true, COMMAND_MAX + 1).to_bytes();
+            let error = WireError::TooLarge { what: "command", size: COMMAND_MAX + 1, max: COMMAND_MAX };
+            let mut decoder = Decoder::new(mode, MAX);
+            assert_eq!(decoder.peek(&head).unwrap_err(), error);
+            assert_eq!(decoder.decode(&head).unwrap_err(), error);
+        }
+    }
+
+    #[test]
+    fn the_payload_s_own_limit_is_exact() {
+        for (payload, method, ok) in [(MAX, 255, true), (MAX + 1, 0, false), (MAX + 1, 254, false)] {
+            let mut bytes = Vec::new();
+            let method = "m".repeat(method);
+            encode(&record(Kind::Message, &method, &vec![0; payload as usize]), 0, &mut bytes);
+            for cut in [bytes.len(), 100] {
+                let found = feed(Mode::NativeApplication, [&bytes[..cut], &bytes[cut..]]);
+                assert_eq!(found.is_ok(), ok, "{payload}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stock_message_is_measured_as_a_whole() {
+        let half = vec![b'p'; MAX as usize / 2];
+        let fits = frames(&[&half, &half]);
+        assert_eq!(feed(Mode::StockAsking, fits.chunks(70_000)).unwrap().len(), 1);
+        let large = frames(&[&half, b"x", &half]);
+        assert!(matches!(feed(Mode::StockAsking, [&large[..]]), Err(WireError::TooLarge { .. })));
+        assert!(matches!(feed(Mode::StockAsking, large.chunks(70_000)), Err(WireError::TooLarge { .. })));
+        let many = |n: usize| frames(&vec![&b""[..]; n]);
+        assert_eq!(feed(Mode::StockAsking, [&many(FRAMES_MAX)[..]]).unwrap().len(), 1);
+        for size in [1, 1000] {
+            let found = feed(Mode::StockAsking, many(FRAMES_MAX + 1).chunks(size));
+            assert_eq!(found, Err(WireError::TooManyFrames));
+        }
+    }
+
+    #[test]
+    fn frames_cost_what_is_agreed() {
+        let bytes = frames(&[b"id", b"", b"echo", b"payload"]);
+        let decoder = Decoder::new(Mode::StockAsking, MAX);
+        assert_eq!(decoder.peek(&bytes).unwrap(), Some(2 + 4 + 7 + RECORD_OVERHEAD + 3 * FRAME_OVERHEAD));
+        assert_eq!(decoder.peek(&bytes[..2]).unwrap(), Some(2 + RECORD_OVERHEAD), "as far as it is announced");
+        assert_eq!(decoder.peek(&bytes[..1]).unwrap(), None);
+        let mut bytes = Vec::new();
+        encode(&record(Kind::Message, "abc", b"payload"), 0, &mut bytes);
+        let decoder = Decoder::new(Mode::NativeApplication, MAX);
+        assert_eq!(decoder.peek(&bytes[..2]).unwrap(), Some(10 + RECORD_OVERHEAD));
+    }
+
+    #[test]
+    fn native_frames_stand_alone_and_have_a_header() {
+        let decode = |bytes: &[u8]| Decoder::new(Mode::NativeApplication, MAX).decode(bytes).unwrap_err();
+        assert_eq!(decode(&[1, 24]), WireError::NativeMore);
+        assert_eq!(decode(&[0, 23]), WireError::Header("cut short"));
+        assert_eq!(decode(&[8, 24]), WireError::Flags(8));
+        assert_eq!(decode(&[5, 24]), WireError::Flags(5));
+        let mut bytes = Vec::new();
+        encode(&record(Kind::Message, "abc", b""), 0, &mut bytes);
+        let with = |at: usize, byte: u8| {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            decode(&bytes)
+        };
+        assert_eq!(with(2, 5), WireError::Header("unknown kind"));
+        assert_eq!(with(4, 4), WireError::Header("the method leads past the end"));
+        assert_eq!(with(27, 0xFF), WireError::Header("the method is not UTF-8"));
+        for (len, ok) in [(0, false), (1, false), (2, true), (1026, true), (1027, false)] {
+            let mut bytes = Vec::new();
+            encode(&record(Kind::Error, "", &vec![b'e'; len]), 0, &mut bytes);
+            assert_eq!(one(Mode::NativeCompletion, &bytes).is_ok(), ok, "{len}");
+        }
+    }
+
+    #[test]
+    fn a_large_body_is_read_in_place() {
+        let payload: Vec<u8> = (0..MAX as usize).map(|i| (i * 7 % 251) as u8).collect();
+        let mut bytes = Vec::new();
+        encode(&record(Kind::Request, "m", &payload), 0, &mut bytes);
+        encode(&record(Kind::Request, "next", b""), 0, &mut bytes);
+        let mut decoder = Decoder::new(Mode::NativeApplication, MAX);
+        let mut at = decoder.decode(&bytes[..5000]).unwrap().consumed;
+        assert_eq!(at, 5000);
+        let assembly = decoder.assembly().unwrap();
+        assert_eq!((assembly.have, assembly.want, assembly.charge), (5000, 9 + 25 + payload.len(), MAX + 1 + 64));
+        while let Some(space) = decoder.assembly_space(64 * 1024) {
+            let n = space.len().min(bytes.len() - at);
+            space[..n].copy_from_slice(&bytes[at..at + n]);
+            decoder.assembly_filled(n);
+            at += n;
+            assert!(decoder.capacity() <= at + PAGE.max(at / 8));
+        }
+        let step = decoder.decode(&bytes[at..]).unwrap();
+        let Some(Item::Record(r)) = step.item else { panic!("a record") };
+        assert!(r.payload == payload);
+        assert_eq!(step.charge, r.charge());
+        let step = decoder.decode(&bytes[at + step.consumed..]).unwrap();
+        assert!(matches!(step.item, Some(Item::Record(r)) if r.method.as_str() == "next"));
+        assert!(decoder.assembly_space(1000).is_none());
+    }
+
+    #[test]
+    fn what_is_retained_is_what_is_charged() {
+        // A small payload behind a large envelope does not keep the envelope's buffer alive.
+        let envelope = vec![b'e'; 100_000];
+        let bytes = frames(&[&envelope, b"", b"echo", &[b'p'; 3000]]);
+        let mut decoder = Decoder::new(Mode::StockAsking, MAX);
+        decoder.decode(&bytes[..10]).unwrap();
+        let Some(Item::Record(r)) = decoder.decode(&bytes[10..]).unwrap().item else { panic!("a record") };
+        let payload = r.payload.try_into_mut().expect("it is the only owner");
+        assert!(payload.capacity() < 3100, "{}", payload.capacity());
+    }
+
+    #[test]
+    fn the_mode_follows_from_the_peer() {
+        let peer = |socket_type: SocketType| PeerHello {
+            socket_type,
+            our_type: SocketType::Router,
+            minor: 1,
+            identity: Bytes::new(),
+            native: None,
+            metadata: vec![],
+        };
+        assert_eq!(Mode::of(&peer(SocketType::Dealer), false), Mode::StockAsking);
+        assert_eq!(Mode::of(&peer(SocketType::Req), false), Mode::StockAsking);
+        assert_eq!(Mode::of(&peer(SocketType::Router), true), Mode::StockAnswering);
+        assert_eq!(Mode::of(&peer(SocketType::Push), false), Mode::StockPushing);
+        assert_eq!(Mode::of(&peer(SocketType::Sub), false), Mode::Subscriber);
+        assert_eq!(Mode::of(&peer(SocketType::Pub), true), Mode::Publisher);
     }
 }

@@ -1,5 +1,5 @@
 //! What can be wrong with a peer's bytes: what it was, whose fault it is, and what the peer is
-//! told before the connection ends. Small, because it is the error half of every decoded record.
+//! told before the connection ends.
 
 use std::fmt;
 
@@ -173,8 +173,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_no_burden_on_a_record() {
-        assert!(size_of::<WireError>() <= 32, "{}", size_of::<WireError>());
+    fn the_error_is_no_burden_on_the_result_of_a_decode() {
+        assert!(size_of::<WireError>() < size_of::<super::super::decode::Step>() / 2);
     }
 
     #[test]

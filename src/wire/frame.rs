@@ -76,10 +76,13 @@ impl FrameHead {
     }
 }
 
+/// The longest body whose length fits into one byte.
+pub const SHORT_MAX: usize = 255;
+
 /// How long the shortest head of a body of `len` bytes is.
 #[inline]
 pub fn head_len(len: u64) -> usize {
-    if len <= 255 { 2 } else { HEAD_MAX }
+    if len <= SHORT_MAX as u64 { 2 } else { HEAD_MAX }
 }
 
 /// Appends a whole frame of a message.

@@ -7,3 +7,6 @@ mod origin;
 mod wheel;
 mod ledger;
 mod options;
+//! Machines against oracles, with arbitrary inputs.
+mod codec;
+mod fuzz_bodies;

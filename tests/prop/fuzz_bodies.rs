@@ -1,0 +1,163 @@
+//! What the fuzz targets of `tests/fuzz` do with their input, so that `cargo test` does the same
+//! with the inputs in `corpus/`. A panic or a failed assertion is a find.
+
+use afflux::base::id::LinkId;
+use afflux::base::record::Lane;
+use afflux::wire::assembly::PAGE;
+use afflux::wire::decode::{Decoder, Item, Mode};
+use afflux::wire::error::WireError;
+use afflux::wire::greeting::{Handshake, Security, Side};
+use afflux::wire::ready::{Hello, PeerHello, Place};
+use afflux::wire::socket::SocketType;
+
+pub const MODES: [Mode; 7] = [
+    Mode::NativeApplication,
+    Mode::NativeCompletion,
+    Mode::StockAsking,
+    Mode::StockPushing,
+    Mode::StockAnswering,
+    Mode::Subscriber,
+    Mode::Publisher,
+];
+
+/// The largest message that the decoders of the fuzz targets take.
+pub const MAX_MESSAGE: u64 = 100_000;
+
+/// What came of a stream: the items, the error that ended it, or what was left over.
+#[derive(Debug)]
+pub struct Fed {
+    pub items: Vec<Item>,
+    pub error: Option<WireError>,
+    pub rest: Vec<u8>,
+}
+
+impl Fed {
+    /// A form that two ways of feeding must agree on.
+    pub fn summary(&self) -> String {
+        format!("{:?} {:?} {:?}", self.items, self.error, self.rest)
+    }
+}
+
+/// Feeds chunks as a link does: what was not taken is offered again in front of the next chunk.
+/// Large bodies are read in place if `direct`.
+pub fn feed<'a>(mode: Mode, max_message: u64, chunks: impl IntoIterator<Item = &'a [u8]>, direct: bool) -> Fed {
+    let mut decoder = Decoder::new(mode, max_message);
+    let mut fed = Fed { items: Vec::new(), error: None, rest: Vec::new() };
+    let mut received = 0;
+    for mut chunk in chunks {
+        if direct && fed.rest.is_empty() {
+            while let Some(space) = decoder.assembly_space(chunk.len()) {
+                let n = space.len().min(chunk.len());
+                space[..n].copy_from_slice(&chunk[..n]);
+                decoder.assembly_filled(n);
+                (received, chunk) = (received + n, &chunk[n..]);
+            }
+        }
+        fed.rest.extend_from_slice(chunk);
+        received += chunk.len();
+        loop {
+            let step = match decoder.peek(&fed.rest).and_then(|_| decoder.decode(&fed.rest)) {
+                Ok(step) => step,
+                Err(e) => {
+                    // What lies behind an error depends on how far the cuts had come.
+                    fed.rest.clear();
+                    fed.error = Some(e);
+                    return fed;
+                }
+            };
+            assert!(step.consumed <= fed.rest.len());
+            fed.rest.drain(..step.consumed);
+            let held = decoder.assembly().map_or(0, |a| a.have);
+            assert!(decoder.capacity() <= held + PAGE.max(held / 8), "more memory than came");
+            assert!(held <= received);
+            match step.item {
+                Some(item) => {
+                    assert!(step.consumed > 0 || direct, "an item out of nothing");
+                    if let Item::Record(r) = &item {
+                        assert!(r.charge() <= step.charge);
+                        assert!(r.payload.len() as u64 <= max_message);
+                    }
+                    fed.items.push(item);
+                }
+                None => break,
+            }
+        }
+    }
+    assert!(fed.rest.len() < 9, "only a head that is not complete stays with the caller");
+    fed
+}
+
+/// Cuts `bytes` at places that follow from `seed`.
+pub fn cut(bytes: &[u8], seed: u8) -> Vec<&[u8]> {
+    let (mut rest, mut state, mut out) = (bytes, u32::from(seed) + 1, Vec::new());
+    while !rest.is_empty() {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let longest = if state & 1 == 0 { 16 } else { 9000 };
+        let n = ((state >> 8) as usize % longest + 1).min(rest.len());
+        let (chunk, tail) = rest.split_at(n);
+        out.push(chunk);
+        rest = tail;
+    }
+    out
+}
+
+/// One byte for the mode, one for the cuts, then the stream.
+pub fn decode(data: &[u8]) {
+    let [mode, seed, stream @ ..] = data else { return };
+    let mode = MODES[*mode as usize % MODES.len()];
+    let whole = feed(mode, MAX_MESSAGE, [stream], false).summary();
+    assert_eq!(feed(mode, MAX_MESSAGE, cut(stream, *seed), false).summary(), whole);
+    assert_eq!(feed(mode, MAX_MESSAGE, cut(stream, *seed), true).summary(), whole);
+}
+
+/// What came of a handshake.
+#[derive(PartialEq, Debug)]
+struct Shaken {
+    sent: Vec<u8>,
+    result: Result<usize, WireError>,
+    peer: Option<PeerHello>,
+}
+
+fn shake<'a>(side: Side, security: Security, chunks: impl IntoIterator<Item = &'a [u8]>) -> Shaken {
+    let hello = Hello {
+        node: "fuzz".into(),
+        instance: 1,
+        max_message: MAX_MESSAGE,
+        clock_ms: 1,
+        channels: vec![("orders".into(), 100)],
+    };
+    let mut handshake = Handshake::new(side, hello, security);
+    let (mut sent, mut used, mut came) = (Vec::new(), 0, 0);
+    for chunk in chunks {
+        came += chunk.len();
+        match handshake.handle_bytes(chunk) {
+            Ok(n) => {
+                assert!(n <= chunk.len());
+                used += n;
+                assert!(handshake.capacity() <= 2 * came.max(64), "more memory than came");
+                if n < chunk.len() {
+                    break;
+                }
+            }
+            Err(e) => {
+                handshake.poll_transmit(&mut sent);
+                return Shaken { sent, result: Err(e), peer: None };
+            }
+        }
+    }
+    handshake.poll_transmit(&mut sent);
+    Shaken { sent, result: Ok(used), peer: handshake.into_outcome() }
+}
+
+/// One byte for side and security, one for the cuts, then what the peer says.
+pub fn handshake(data: &[u8]) {
+    let [choice, seed, stream @ ..] = data else { return };
+    let place = Place { link: LinkId(7), slot: 0, lane: Lane::Application };
+    let side = [Side::Accept, Side::Dial(place), Side::DialAs(SocketType::Sub)][*choice as usize % 3];
+    let security = || match choice & 0x80 {
+        0 => Security::Null,
+        _ => Security::Plain { user: b"u".as_slice().into(), password: b"p".as_slice().into() },
+    };
+    let whole = shake(side, security(), [stream]);
+    assert_eq!(shake(side, security(), cut(stream, *seed)), whole);
+}
