@@ -2,11 +2,10 @@
 //! every answer with a model that is too simple to be wrong.
 
 mod budget;
+mod codec;
 mod egress;
-mod origin;
-mod wheel;
+mod fuzz_bodies;
 mod ledger;
 mod options;
-//! Machines against oracles, with arbitrary inputs.
-mod codec;
-mod fuzz_bodies;
+mod origin;
+mod wheel;
