@@ -1,12 +1,18 @@
 //! Machines against oracles: each module drives one machine with random operations and compares
 //! every answer with a model that is too simple to be wrong.
 
+mod batch;
 mod budget;
-mod egress;
-mod origin;
-mod wheel;
-mod ledger;
-mod options;
-//! Machines against oracles, with arbitrary inputs.
 mod codec;
+mod egress;
+mod fairness;
 mod fuzz_bodies;
+mod ingress;
+mod ledger;
+mod link_clock;
+mod liveness;
+mod options;
+mod origin;
+mod pressure;
+mod waiters;
+mod wheel;
