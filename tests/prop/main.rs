@@ -1,6 +1,7 @@
 //! Machines against oracles: each module drives one machine with random operations and compares
 //! every answer with a model that is too simple to be wrong.
 
+mod batch;
 mod budget;
 mod codec;
 mod egress;
@@ -8,4 +9,10 @@ mod fuzz_bodies;
 mod ledger;
 mod options;
 mod origin;
+mod fairness;
+mod ingress;
+mod link_clock;
+mod liveness;
+mod pressure;
+mod waiters;
 mod wheel;
