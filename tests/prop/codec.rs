@@ -235,8 +235,7 @@ fn the_most_frames_pass_and_one_more_does_not() {
 #[test]
 fn the_corpus_is_clean() {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/prop/corpus");
-    let targets: [(&str, fn(&[u8])); 2] = [("decode", fuzz_bodies::decode), ("handshake", fuzz_bodies::handshake)];
-    for (name, body) in targets {
+    for (name, body) in [("decode", fuzz_bodies::decode as fn(&[u8])), ("handshake", fuzz_bodies::handshake)] {
         let mut count = 0;
         for entry in std::fs::read_dir(corpus.join(name)).expect("the corpus is checked in") {
             let path = entry.expect("a readable folder").path();
