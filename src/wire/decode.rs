@@ -8,6 +8,7 @@
 //!  peek     what would the next record be charged?      -> admit, or leave the bytes where they are
 //!  decode   one record or command, or into assembly     -> consumed <= input
 //!  assembly_space, assembly_filled                      -> the rest of a large body, read in place
+//!  discard  a record that nobody can take is read and thrown away, whole or half
 //! ```
 //!
 //! A payload of at most 2 KiB is copied into storage of its exact size: a slice of a read block
@@ -93,6 +94,8 @@ pub enum Item {
     Malformed(Malformed),
     /// A publication.
     Publication(Publication),
+    /// The end of a record that was thrown away, see [`Decoder::discard`].
+    Discarded,
 }
 
 /// What is known of a message from the heads of its frames.
@@ -170,6 +173,38 @@ impl Decoder {
             charge: self.charge(&tally),
             item: Some(Item::Record(native_record(header, method, Bytes::copy_from_slice(payload)))),
         })
+    }
+
+    /// The correlation of the record that begins at the start of `input`, if so much of it is there:
+    /// whom it is for, before it is decided whether it is taken.
+    pub fn peek_correlation(&self, input: &[u8]) -> Option<u64> {
+        if self.open.is_some() || self.command.is_some() {
+            return None;
+        }
+        let head = FrameHead::parse(input).ok()?.filter(|head| !head.command)?;
+        let body = &input[head.size..];
+        match self.mode {
+            Mode::NativeApplication | Mode::NativeCompletion => {
+                Header::parse(body.first_chunk()?).ok().map(|header| header.correlation)
+            }
+            Mode::StockAnswering if head.len == 8 => body.first_chunk().map(|id| u64::from_be_bytes(*id)),
+            _ => None,
+        }
+    }
+
+    /// Throws away the record in assembly, or else the one that begins at the start of `input`.
+    /// [`Decoder::decode`] goes on with that, in no memory, until [`Item::Discarded`] tells its end.
+    pub fn discard(&mut self, input: &[u8]) -> Result<Step, WireError> {
+        if self.open.is_none() && self.command.is_none() && FrameHead::parse(input)?.is_some_and(|h| !h.command) {
+            self.open = Some(Open::default());
+        }
+        match &mut self.open {
+            Some(open) => {
+                open.partial.hollow_out();
+                self.go_on(input)
+            }
+            None => self.decode(input),
+        }
     }
 
     /// How far the record in assembly has come; `None`: nothing is.
@@ -320,6 +355,9 @@ impl Decoder {
                 break Step { consumed: used, charge: 0, item: None };
             }
             if open.tally.frames > 0 && !open.tally.more {
+                if open.partial.is_hollow() {
+                    return Ok(Step { consumed: used, charge: 0, item: Some(Item::Discarded) });
+                }
                 let charge = self.charge(&open.tally);
                 let item = self.message(Cow::Owned(open.partial.into_bytes()))?;
                 return Ok(Step { consumed: used, charge, item: Some(item) });
@@ -845,6 +883,42 @@ mod tests {
         let step = decoder.decode(&bytes[at + step.consumed..]).unwrap();
         assert!(matches!(step.item, Some(Item::Record(r)) if r.method.as_str() == "next"));
         assert!(decoder.assembly_space(1000).is_none());
+    }
+
+    #[test]
+    fn what_nobody_takes_is_thrown_away_wherever_it_is_cut() {
+        let mut native = Vec::new();
+        encode(&record(Kind::Reply, "", &[b'r'; 9000]), 0, &mut native);
+        let mut stock = Vec::new();
+        encode_stock_request(0x1112_1314_1516_1718, "ok", 9000, &mut stock);
+        stock.extend([b'r'; 9000]);
+        for (mode, mut bytes) in [(Mode::NativeCompletion, native), (Mode::StockAnswering, stock)] {
+            let len = bytes.len();
+            bytes.extend_from_within(..);
+            // Thrown away from its head on, or when `begun` bytes of it are in assembly already.
+            for begun in [0, 11, 500, len - 1] {
+                let mut decoder = Decoder::new(mode, MAX);
+                assert_eq!(decoder.peek_correlation(&bytes[..9]), None);
+                assert_eq!(decoder.peek_correlation(&bytes[..40]), Some(0x1112_1314_1516_1718));
+                let mut at = decoder.decode(&bytes[..begun]).unwrap().consumed;
+                at += decoder.discard(&bytes[at..begun.max(11)]).unwrap().consumed;
+                let mut item = None;
+                for end in (at..len).step_by(977).chain([len + 30]) {
+                    assert_eq!((item.is_none(), decoder.capacity()), (true, 0));
+                    assert!(decoder.assembly_space(1 << 20).is_none());
+                    let step = decoder.decode(&bytes[at..end]).unwrap();
+                    (at, item) = (at + step.consumed, step.item);
+                }
+                assert!(matches!(item, Some(Item::Discarded)), "{item:?}");
+                assert_eq!((at, decoder.assembly()), (len, None));
+                let step = decoder.decode(&bytes[at..]).unwrap();
+                assert!(matches!(step.item, Some(Item::Record(r)) if r.payload.len() == 9000));
+            }
+        }
+        let mut ping = Vec::new();
+        command::write_ping(0, &Context::default(), &mut ping);
+        let step = Decoder::new(Mode::NativeCompletion, MAX).discard(&ping).unwrap();
+        assert!(matches!(step.item, Some(Item::Command(_))), "a command is not a record");
     }
 
     #[test]
