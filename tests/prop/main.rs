@@ -2,6 +2,7 @@
 //! every answer with a model that is too simple to be wrong.
 
 mod batch;
+mod baton;
 mod budget;
 mod codec;
 mod egress;
@@ -15,4 +16,7 @@ mod link_clock;
 mod liveness;
 mod pressure;
 mod waiters;
+mod mark;
+mod ring;
+mod room;
 mod wheel;
