@@ -120,6 +120,7 @@ impl Core {
         if place.parts == 0 {
             place.generation = place.generation.wrapping_add(1);
             self.shared.owned.leave(place.charge);
+            self.shared.relieve();
             self.free.push(index);
             self.started -= 1;
             self.shared.port(self.shard).started.set(u64::from(self.started));

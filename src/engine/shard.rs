@@ -12,8 +12,10 @@
 //! Finishing goes before starting, timers before reads (no admission after a deadline), writes
 //! after jobs (batching). A phase that stops on its budget makes the turn say "again".
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use crossbeam_channel::Receiver;
@@ -29,14 +31,22 @@ use crate::base::error::{Detail, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId, TargetId};
 use crate::base::record::{Kind, Method, Record};
 use crate::base::time::Instant;
+use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
+use crate::flow::link_clock::clock_ms;
+use crate::flow::origin::{Admit, Origin, SegmentPool};
 use crate::flow::target::{Dialect, Flushed, Post, Target};
 use crate::flow::transport::Transport;
+use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
+use crate::sync::cell::CellState;
 use crate::sync::gate::{Ticket, Waited};
 use crate::sync::ring::Consumer;
 use crate::sync::task::TaskKey;
 use crate::wire::command::{Command, write_pong};
 use crate::wire::decode::{Decoder, Item};
+
+/// Segments of receive queues that a shard keeps for the next burst: 64 x 32 records.
+const SEGMENTS_KEPT: usize = 64;
 
 /// What the shell has to do with its poller after a turn.
 #[derive(Debug)]
@@ -95,14 +105,16 @@ struct Link {
     /// Accepted, nothing of it written. Bounded by the mark.
     outbox: VecDeque<Record>,
     /// Operations that wait for room here, in order. Bounded by the target's share of the room.
-    waiters: VecDeque<CellId>,
+    waiters: Waiters,
     writable: bool,
     dirty: bool,
     /// A detach that found the write baton taken.
     detaching: Option<Detaching>,
-    queue: ReceiveQueue,
-    ticket: Option<Ticket>,
-    claimable: bool,
+    origin: Origin,
+    /// Drawn from the host's oversize budget for the record that is larger than the mark.
+    drawn: u64,
+    /// Why its head may not be claimed now.
+    held: Option<Reason>,
 }
 
 #[derive(Clone, Copy)]
@@ -135,12 +147,10 @@ pub struct ShardEngine {
     dirty: VecDeque<u32>,
     /// Links that may have bytes to read.
     readable: VecDeque<u32>,
-    /// Links whose queue has something to claim and which hold no ticket.
-    claimable: VecDeque<u32>,
-    /// Links with a ticket, oldest first.
-    ticketed: VecDeque<u32>,
+    ingress: Ingress<Ticket>,
+    segments: SegmentPool,
     /// Links whose head may not be claimed now, for a reason of its own.
-    held: VecDeque<u32>,
+    held: Vec<u32>,
     run_queue: VecDeque<Job>,
     block: Box<[u8]>,
     woken: Vec<TaskKey>,
@@ -185,9 +195,9 @@ impl ShardEngine {
             by_target: HashMap::new(),
             dirty: VecDeque::new(),
             readable: VecDeque::new(),
-            claimable: VecDeque::new(),
-            ticketed: VecDeque::new(),
-            held: VecDeque::new(),
+            ingress: Ingress::new(TurnOrder::OldestFirst),
+            segments: SegmentPool::new(SEGMENTS_KEPT),
+            held: Vec::new(),
             run_queue: VecDeque::new(),
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
             woken: Vec::new(),
@@ -241,7 +251,7 @@ impl ShardEngine {
             || !port.pokes.lock().is_empty()
             || !port.finished.lock().is_empty()
             || !self.core.tasks.is_empty()
-            || port.slot_free.is_raised()
+            || port.look_again.is_raised()
             || shared.gate.has_grants(self.core.shard)
     }
 
@@ -310,18 +320,19 @@ impl ShardEngine {
         let generation = self.generations[index as usize];
         self.by_target.insert(target.id, index);
         self.links[index as usize] = Some(Box::new(Link {
-            queue: ReceiveQueue::new(self.core.shared().plan.receive_mark),
+            origin: Origin::new(self.core.shared().plan.receive_mark),
+            waiters: Waiters::new(self.core.shared().plan.room.per_target_ops as usize),
             target,
             generation,
             conn: None,
             outbox: VecDeque::new(),
-            waiters: VecDeque::new(),
             writable: true,
             dirty: false,
             detaching: None,
-            ticket: None,
-            claimable: false,
+            drawn: 0,
+            held: None,
         }));
+        self.ingress.attach(OriginKey(index));
         index
     }
 
@@ -391,7 +402,7 @@ impl ShardEngine {
                 let _ = target.mark.release(record.charge());
                 target.lost_on_detach.add(1);
             }
-            for id in std::mem::take(&mut link.waiters) {
+            for id in link.waiters.drain() {
                 target.mark.forget_waiter();
                 shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
             }
@@ -407,9 +418,11 @@ impl ShardEngine {
         let over = link.target.gone.is_raised()
             && link.conn.is_none()
             && link.detaching.is_none()
-            && link.queue.is_empty()
-            && link.ticket.is_none();
+            && link.origin.is_empty();
         if over && let Some(link) = self.links[index as usize].take() {
+            if let Some(ticket) = self.ingress.detach(OriginKey(index)) {
+                let _ = self.core.shared().gate.cancel(ticket);
+            }
             self.by_target.remove(&link.target.id);
             self.generations[index as usize] = link.generation.wrapping_add(1);
         }
@@ -492,19 +505,28 @@ impl ShardEngine {
         while let Some(entry) = shared.cells.pop(&shared.port(self.core.shard).inbox) {
             match self.by_target.get(&tag_target(entry.tag)) {
                 Some(&index) => {
-                    if let Some(link) = self.links[index as usize].as_deref_mut() {
-                        link.waiters.push_back(entry.id);
-                        self.admit_waiters(index);
+                    let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
+                    let pruned = Pruned::new(&shared);
+                    let pushed = link.waiters.push(entry.id, |id| pruned.is_waiting(id));
+                    pruned.forget(&link.target);
+                    if pushed.is_err() {
+                        // More wait than the target's share of the room holds: this cannot be, and if
+                        // it is, nobody waits without an end.
+                        link.target.mark.forget_waiter();
+                        let (kind, detail) = (ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull);
+                        shared.fail(entry.id, entry.tag, Some(&link.target), kind, detail);
                     }
+                    self.admit_waiters(index);
                 }
                 None => {
                     shared.fail(entry.id, entry.tag, None, ErrorKind::Unavailable, Detail::Detached);
                 }
             }
         }
-        if shared.port(self.core.shard).slot_free.lower() {
+        if shared.port(self.core.shard).look_again.lower() {
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
+                self.unpark(index);
             }
         }
     }
@@ -525,7 +547,6 @@ impl ShardEngine {
             }
             self.admit_waiters(index);
             self.soil(index);
-            self.unhold(index);
         }
     }
 
@@ -535,13 +556,15 @@ impl ShardEngine {
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         let target = link.target.clone();
         let mut admitted = false;
-        while let Some(&id) = link.waiters.front() {
+        loop {
+            // Those whose time was up, or that were cancelled, are waiters no more.
+            let pruned = Pruned::new(&shared);
+            let front = link.waiters.front(|id| pruned.is_waiting(id));
+            pruned.forget(&target);
+            let Some(id) = front else { break };
             let Some((charge, request)) =
                 shared.cells.with_waiting(id, |op| (op.record.charge(), op.record.kind == Kind::Request))
             else {
-                // Its time was up, or it was cancelled.
-                link.waiters.pop_front();
-                target.mark.forget_waiter();
                 continue;
             };
             if request && !shared.enter_slot(&target) {
@@ -553,7 +576,7 @@ impl ShardEngine {
                 }
                 break;
             }
-            link.waiters.pop_front();
+            link.waiters.pop();
             // A send has ended with this; a request goes on in its cell.
             let op = if request {
                 shared.cells.claim(id)
@@ -648,7 +671,7 @@ impl ShardEngine {
         let plan = self.core.shared().plan.clone();
         let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return Ok(false) };
         let mut budget = plan.turn.read_bytes_per_link;
-        let mut offered = false;
+        let mut offered = 0;
         // What is left from before comes first.
         let mut have = 0;
         if let Some(conn) = &mut link.conn {
@@ -657,7 +680,7 @@ impl ShardEngine {
             conn.carry = Vec::new();
         }
         let more = loop {
-            let used = decode(&self.core, link, &block[..have], &mut offered)?;
+            let used = decode(&self.core, &mut self.segments, link, &block[..have], &mut offered)?;
             let Some(conn) = &mut link.conn else { break false };
             block.copy_within(used.consumed..have, 0);
             have -= used.consumed;
@@ -672,7 +695,7 @@ impl ShardEngine {
                     (space.len(), got)
                 }
                 None => {
-                    let room = (link.queue.room().max(plan.turn.read_min as u64) as usize).min(block.len() - have);
+                    let room = room_to_read(&link.origin, plan.turn.read_min).min(block.len() - have);
                     (room, conn.transport.read(&mut block[have..have + room]))
                 }
             };
@@ -698,9 +721,8 @@ impl ShardEngine {
         if link.conn.as_ref().is_some_and(|c| c.decoder.assembly().is_some()) {
             self.assembling = true;
         }
-        if offered && !link.claimable && link.ticket.is_none() {
-            link.claimable = true;
-            self.claimable.push_back(index);
+        if offered > 0 {
+            self.ingress.offered(OriginKey(index), offered, self.core.now);
         }
         Ok(more)
     }
@@ -721,55 +743,105 @@ impl ShardEngine {
     /// Claims from ready links: permit first, record second. True if there is more to claim now.
     fn claim(&mut self, budget: u32) -> bool {
         let shared = self.core.shared().clone();
-        let shard = self.core.shard;
-        let mut left = budget;
-        // Grants go to the oldest of this shard's tickets.
-        let mut grants = shared.gate.take_grants(shard);
-        while grants > 0 {
-            let Some(index) = self.ticketed.pop_front() else {
-                self.give_back(grants);
-                break;
-            };
-            let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
-            let Some(ticket) = link.ticket.take() else { continue };
-            shared.gate.redeem(ticket);
-            grants -= 1;
-            left = left.saturating_sub(1);
-            self.latencies.record(Latency::PermitWait, self.core.now.since(link.queue.ticket_since));
-            let spent = self.claim_from(index, 1);
-            self.give_back(1 - spent);
+        let (shard, now) = (self.core.shard, self.core.now);
+        self.release_held();
+        self.ingress.begin(budget);
+        let granted = shared.gate.take_grants(shard);
+        self.ingress.granted(granted);
+        let want = self.ingress.want();
+        if want > 0 {
+            let acquired = shared.gate.acquire(shard, want, now);
+            self.ingress.acquired(acquired);
         }
-        while left > 0 {
-            let Some(index) = self.claimable.pop_front() else { break };
-            let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
-            link.claimable = false;
-            if link.queue.is_empty() {
-                continue;
+        loop {
+            while let Some(pick) = self.ingress.next() {
+                self.claim_one(pick);
             }
-            if hold_reason(&shared, link) {
-                self.held.push_back(index);
-                continue;
+            let Some((origin, since)) = self.ingress.to_file() else { break };
+            match shared.gate.wait(shard, since, now) {
+                Waited::Acquired => self.ingress.acquired(1),
+                Waited::Ticket(ticket) => self.ingress.ticketed(origin, ticket),
+                Waited::Stopped => break,
             }
-            let want = left.min(link.queue.len() as u32);
-            let mut got = shared.gate.acquire(shard, want, self.core.now);
-            if got == 0 {
-                match shared.gate.wait(shard, self.core.now, self.core.now) {
-                    Waited::Acquired => got = 1,
-                    Waited::Stopped => return false,
-                    Waited::Ticket(ticket) => {
-                        link.ticket = Some(ticket);
-                        link.queue.ticket_since = self.core.now;
-                        self.ticketed.push_back(index);
-                        continue;
-                    }
-                }
-            }
-            left -= got;
-            let spent = self.claim_from(index, got);
-            self.give_back(got - spent);
         }
+        let unspent = self.ingress.finish();
+        self.give_back(unspent);
         self.tell_pressure();
-        !self.claimable.is_empty()
+        self.ingress.has_work()
+    }
+
+    /// Claims one record from the origin that ingress picked, or takes the origin out of the turn.
+    fn claim_one(&mut self, pick: Pick<Ticket>) {
+        let shared = self.core.shared().clone();
+        let now = self.core.now;
+        let index = pick.origin.0;
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
+        if let Some(reason) = hold_reason(&shared, link) {
+            link.held = Some(reason);
+            if let Some(ticket) = self.ingress.not_ready(pick.origin, reason, now) {
+                // If it was granted already, the permit is among the grants and goes to another.
+                let _ = shared.gate.cancel(ticket);
+            }
+            self.held.push(index);
+            return;
+        }
+        match pick.spend {
+            Spend::Grant { redeem } => {
+                shared.gate.redeem(redeem);
+            }
+            Spend::Acquired { cancel: Some(ticket) } => {
+                let _ = shared.gate.cancel(ticket);
+            }
+            Spend::Acquired { cancel: None } => {}
+        }
+        self.ingress.claimed(pick, now);
+        let Some(claimed) = link.origin.claim(&mut self.segments) else {
+            debug_assert!(false, "ingress knows of a record that its origin does not have");
+            return self.give_back(1);
+        };
+        if claimed.drawn > 0 {
+            shared.oversize.leave(std::mem::take(&mut link.drawn));
+            shared.relieve();
+        }
+        shared.owned.force(claimed.record.charge());
+        self.latencies.record(Latency::QueueAge, now.since(claimed.arrived));
+        let (target, at) = (link.target.clone(), link.conn.as_ref().map_or(0, |c| c.link));
+        if claimed.resume {
+            self.unpark(index);
+        }
+        self.dispatch(&target, at, claimed.record);
+        self.reap(index);
+    }
+
+    /// The link of a queue that has room again is read again.
+    fn unpark(&mut self, index: u32) {
+        let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        if link.target.parked.lower() && link.conn.is_some() {
+            self.readable.push_back(index);
+        }
+    }
+
+    /// Origins that were held for a reason of their own are ready again when it is over.
+    fn release_held(&mut self) {
+        let shared = self.core.shared().clone();
+        let mut held = std::mem::take(&mut self.held);
+        held.retain(|index| {
+            let Some(link) = self.links[*index as usize].as_deref_mut() else { return false };
+            if let Some(reason) = hold_reason(&shared, link) {
+                link.held = Some(reason);
+                return true;
+            }
+            link.held = None;
+            self.ingress.ready_again(OriginKey(*index), self.core.now);
+            false
+        });
+        self.held = held;
+    }
+
+    fn give_back(&mut self, permits: u32) {
+        if permits > 0 {
+            release_permits(self.core.shared(), self.core.shard, permits, self.core.now);
+        }
     }
 
     /// A crossing is told to the peers by the completion thread.
@@ -867,7 +939,7 @@ impl ShardEngine {
         match seat {
             Some(seat) => {
                 let deadline = (record.kind == Kind::Request && record.expiry_ms != 0)
-                    .then(|| local_deadline(record.expiry_ms, target.clock_behind_ms.get() as i64, self.core.now));
+                    .then(|| local_deadline(record.expiry_ms, target.clock_ahead_ms.get() as u32, self.core.now));
                 self.run_queue.push_back(Job { record, target: target.clone(), link, deadline, seat });
             }
             None => {
@@ -890,45 +962,19 @@ impl ShardEngine {
         refuse(&self.core, debt, what);
     }
 
-    /// Looks again at links whose head could not be claimed.
-    fn unhold(&mut self, index: u32) {
-        if let Some(at) = self.held.iter().position(|i| *i == index) {
-            self.held.remove(at);
-            if let Some(link) = self.links[index as usize].as_deref_mut()
-                && !link.claimable
-            {
-                link.claimable = true;
-                self.claimable.push_back(index);
-            }
-        }
-    }
-
     // ---- 7 starts
 
     /// Whether any job was started, and whether there are more that may.
     fn start_jobs(&mut self, limit: usize) -> (bool, bool) {
-        let shared = self.core.shared().clone();
-        for _ in 0..self.held.len() {
-            // Owned bytes and reply marks move with every job that ends.
-            if let Some(index) = self.held.pop_front()
-                && let Some(link) = self.links[index as usize].as_deref_mut()
-                && !link.claimable
-            {
-                if hold_reason(&shared, link) {
-                    self.held.push_back(index);
-                } else {
-                    link.claimable = true;
-                    self.claimable.push_back(index);
-                }
-            }
-        }
         let mut n = 0;
         while n < limit && self.core.may_start() {
-            let Some(job) = self.run_queue.pop_front() else { return (n > 0, !self.claimable.is_empty()) };
+            let Some(job) = self.run_queue.pop_front() else { break };
             n += 1;
             self.start(job);
         }
-        (n > 0, n == limit || !self.claimable.is_empty())
+        // A job that ended may have made room for the head of an origin that was held.
+        let more = n == limit && !self.run_queue.is_empty();
+        (n > 0, more || (n > 0 && !self.held.is_empty()))
     }
 
     fn start(&mut self, job: Job) {
@@ -1076,89 +1122,159 @@ struct Used {
     parked: bool,
 }
 
-/// Decodes what is admitted of `input` into the link's queue.
-fn decode(core: &Core, link: &mut Link, input: &[u8], offered: &mut bool) -> Result<Used, String> {
+/// Decodes what is admitted of `input` into the link's origin.
+fn decode(
+    core: &Core,
+    segments: &mut SegmentPool,
+    link: &mut Link,
+    input: &[u8],
+    offered: &mut u32,
+) -> Result<Used, String> {
     let shared = core.shared();
     let mut consumed = 0;
     loop {
         let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
         let rest = &input[consumed..];
-        let begins = conn.decoder.assembly().is_none();
-        let mut reserved = 0;
-        if begins {
+        if conn.decoder.assembly().is_none() {
             match conn.decoder.peek(rest).map_err(|e| e.to_string())? {
                 None => return Ok(Used { consumed, parked: false }),
                 Some(charge) => {
-                    if charge > 0 && !link.queue.reserve(charge) {
+                    if charge > 0 && !admit(shared, link, charge) {
                         return Ok(Used { consumed, parked: true });
                     }
-                    reserved = charge;
                 }
             }
         }
+        let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
         let step = conn.decoder.decode(rest).map_err(|e| e.to_string())?;
         consumed += step.consumed;
         let Some(item) = step.item else {
+            if let Some(assembly) = conn.decoder.assembly()
+                && link.origin.in_assembly() == 0
+            {
+                link.origin.reserve(assembly.charge);
+                link.origin.grow(assembly.charge);
+            }
             return Ok(Used { consumed, parked: false });
         };
+        let (target, at) = (&link.target, conn.link);
         match item {
             Item::Record(record) => {
                 conn.decoded += 1;
-                link.target.decoded.set(conn.decoded);
-                shared.counts.received.add(1);
-                link.queue.offer(record, step.charge);
-                *offered = true;
+                target.decoded.set(conn.decoded);
+                link.origin.offer(segments, record, step.charge, core.now);
+                *offered += 1;
             }
             Item::Malformed(malformed) => {
+                // It is a record all the same: it takes a permit, is classified, and gives it back. An
+                // asking peer is owed its one answer.
                 conn.decoded += 1;
-                match malformed.reply_to {
-                    Some(envelope) => {
-                        let text = malformed.reason.as_bytes();
-                        let mut record = error_record(0, Some(envelope), ErrorKind::Protocol, 0, "");
-                        record.payload = Bytes::from_static(text);
-                        link.queue.offer(record, step.charge);
-                        *offered = true;
-                    }
-                    None => {
-                        shared.counts.malformed.add(1);
-                        link.queue.unreserve(step.charge);
-                    }
-                }
+                let mut record = error_record(0, malformed.reply_to, ErrorKind::Protocol, 0, "");
+                record.payload = Bytes::from_static(malformed.reason.as_bytes());
+                link.origin.offer(segments, record, step.charge, core.now);
+                *offered += 1;
             }
-            Item::Command(command) => {
-                link.queue.unreserve(reserved);
-                let (target, at) = (&link.target, conn.link);
-                match command {
-                    Command::Ping { context, .. } => {
-                        let mut frame = Vec::new();
-                        write_pong(&context, &mut frame);
-                        lanes::post(shared, target, Post::Command { link: at, frame: frame.into() });
-                    }
-                    Command::Channels { list, .. } => {
-                        let list = CompletionCommand::Channels { target: target.clone(), link: at, list };
-                        // Should the mailbox be full, the peer's next list tells the same and more.
-                        let _ = shared.completion.command(list);
-                    }
-                    Command::Error(reason) => return Err(format!("the peer gave up: {reason}")),
-                    _ => {}
-                }
+            Item::Command(Command::Ping { context, .. }) => {
+                let mut frame = Vec::new();
+                write_pong(&context, &mut frame);
+                lanes::post(shared, target, Post::Command { link: at, frame: frame.into() });
             }
+            Item::Command(Command::Channels { list, .. }) => {
+                let list = CompletionCommand::Channels { target: target.clone(), link: at, list };
+                // Should the mailbox be full, the peer's next list tells the same and more.
+                let _ = shared.completion.command(list);
+            }
+            Item::Command(Command::Error(reason)) => return Err(format!("the peer gave up: {reason}")),
+            Item::Command(_) | Item::Discarded => {}
             Item::Publication(_) => {
                 shared.counts.malformed.add(1);
-                link.queue.unreserve(step.charge);
             }
         }
     }
 }
 
-/// Whether the head of a link's queue may not be claimed now, for a reason other than permits: its
-/// peer does not take its replies, or the host owns as much as it may.
-fn hold_reason(shared: &HostShared, link: &Link) -> bool {
-    if link.queue.head_is_request() && link.target.replies.bytes() >= shared.plan.reply.per_peer {
-        return true;
+/// Whether a record of this charge may be taken in now. If not, the link is parked.
+fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
+    match link.origin.admits(charge) {
+        Admit::Yes => return true,
+        Admit::Oversize => {
+            let excess = link.origin.excess(charge);
+            if shared.oversize.enter(excess).is_ok() {
+                link.drawn = excess;
+                return true;
+            }
+            // Told when anybody gives back; one always completes, because an empty budget takes one.
+            link.target.parked.raise();
+            shared.short.raise();
+            if shared.oversize.enter(excess).is_ok() {
+                link.target.parked.lower();
+                link.drawn = excess;
+                return true;
+            }
+        }
+        Admit::No => {
+            link.origin.park();
+            link.target.parked.raise();
+        }
     }
-    let owned = shared.owned.bytes();
-    owned > 0 && owned + link.queue.head_charge() > shared.plan.max_owned_bytes
+    false
+}
+
+/// How much one read may ask for: the room left, and at least the minimum.
+fn room_to_read(origin: &Origin, least: usize) -> usize {
+    let room = if origin.mark() == 0 { u64::MAX } else { origin.mark().saturating_sub(origin.outstanding()) };
+    usize::try_from(room).unwrap_or(usize::MAX).max(least)
+}
+
+/// Why the head of a link's queue may not be claimed now, other than for want of a permit: its peer
+/// does not take its replies, or the host owns as much as it may.
+fn hold_reason(shared: &HostShared, link: &Link) -> Option<Reason> {
+    let head = link.origin.head()?;
+    let replies = || link.target.replies.bytes() >= shared.plan.reply.per_peer;
+    if head.kind == Kind::Request && replies() {
+        link.target.held.raise();
+        // The lane may have been emptied between the look and the flag.
+        if replies() {
+            return Some(Reason::ReplyMark);
+        }
+    }
+    let owned = || {
+        let owned = shared.owned.bytes();
+        owned > 0 && owned + head.charge() > shared.plan.max_owned_bytes
+    };
+    if owned() {
+        shared.short.raise();
+        if owned() {
+            return Some(Reason::OwnedBytes);
+        }
+    }
+    None
+}
+
+/// Counts waiters that were found to be over, so that the mark can forget them.
+struct Pruned<'a> {
+    shared: &'a HostShared,
+    over: Cell<u32>,
+}
+
+impl<'a> Pruned<'a> {
+    fn new(shared: &'a HostShared) -> Self {
+        Pruned { shared, over: Cell::new(0) }
+    }
+
+    fn is_waiting(&self, id: CellId) -> bool {
+        let waiting = self.shared.cells.state(id) == Some(CellState::Waiting);
+        if !waiting {
+            self.over.set(self.over.get() + 1);
+        }
+        waiting
+    }
+
+    fn forget(&self, target: &Target) {
+        for _ in 0..self.over.get() {
+            target.mark.forget_waiter();
+        }
+    }
 }
 
 /// Returns permits, wakes shards whose tickets were granted, and has a crossing told to the peers.
@@ -1172,85 +1288,8 @@ fn release_permits(shared: &HostShared, shard: ShardId, n: u32, now: Instant) {
     }
 }
 
-/// The end of a request on this host's clock. `behind`: how far our link clock is behind the peer's.
-fn local_deadline(expiry_ms: u32, behind_ms: i64, now: Instant) -> Instant {
-    let peer_now = (now.0 / 1_000_000) as i64 + behind_ms;
-    let left = expiry_ms.wrapping_sub(peer_now as u32) as i32;
-    Instant(((now.0 / 1_000_000) as i64 + i64::from(left)).max(0) as u64 * 1_000_000)
-}
-
-/// What a link has received and nobody has claimed: FIFO under the receive mark. Full: the record
-/// that does not fit stays undecoded, the link is not read, and TCP tells the sender.
-struct ReceiveQueue {
-    records: VecDeque<(Record, u64)>,
-    /// Charges of complete records.
-    complete: u64,
-    /// The charge of the record in assembly.
-    reserved: u64,
-    mark: u64,
-    parked: bool,
-    ticket_since: Instant,
-}
-
-impl ReceiveQueue {
-    fn new(mark: u64) -> Self {
-        ReceiveQueue { records: VecDeque::new(), complete: 0, reserved: 0, mark, parked: false, ticket_since: Instant(0) }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
-    fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    fn room(&self) -> u64 {
-        if self.mark == 0 { u64::MAX } else { self.mark.saturating_sub(self.complete + self.reserved) }
-    }
-
-    /// Makes room for a record whose head was seen; false parks the link.
-    fn reserve(&mut self, charge: u64) -> bool {
-        let outstanding = self.complete + self.reserved;
-        let fits = self.mark == 0 || outstanding + charge <= self.mark || outstanding == 0;
-        if fits {
-            self.reserved += charge;
-        } else {
-            self.parked = true;
-        }
-        fits
-    }
-
-    fn unreserve(&mut self, charge: u64) {
-        self.reserved -= charge.min(self.reserved);
-    }
-
-    fn offer(&mut self, record: Record, charge: u64) {
-        self.unreserve(charge);
-        self.complete += charge;
-        self.records.push_back((record, charge));
-    }
-
-    fn claim(&mut self) -> Option<Record> {
-        let (record, charge) = self.records.pop_front()?;
-        self.complete -= charge;
-        Some(record)
-    }
-
-    fn head_is_request(&self) -> bool {
-        self.records.front().is_some_and(|(r, _)| r.kind == Kind::Request)
-    }
-
-    fn head_charge(&self) -> u64 {
-        self.records.front().map_or(0, |(_, charge)| *charge)
-    }
-
-    /// A parked link goes on at the low mark: half, rounded up.
-    fn should_resume(&self) -> bool {
-        self.parked && (self.complete + self.reserved <= self.mark.div_ceil(2) || self.records.is_empty())
-    }
-
-    fn resumed(&mut self) {
-        self.parked = false;
-    }
+/// The end of a request on this host's clock, given how far the peer's link clock is ahead of ours.
+fn local_deadline(expiry_ms: u32, ahead_ms: u32, now: Instant) -> Instant {
+    let left = expiry_ms.wrapping_sub(clock_ms(now).wrapping_add(ahead_ms)) as i32;
+    now.after(Duration::from_millis(left.max(0) as u64))
 }

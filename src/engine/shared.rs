@@ -129,8 +129,8 @@ pub struct ShardPort {
     pub pokes: Lock<Vec<Arc<Target>>>,
     /// Started places whose request was answered by another thread; never more than are started.
     pub finished: Lock<Vec<u32>>,
-    /// Raised when a slot for requests is free again after there was none.
-    pub slot_free: Latch,
+    /// Raised when a host-wide bound that somebody ran into has room again.
+    pub look_again: Latch,
     /// The ring for handles beyond `max_caller_rings`.
     pub common_ring: Lock<Producer<Outgoing>>,
     commands: Sender<ShardCommand>,
@@ -282,6 +282,8 @@ pub struct HostShared {
     pub hold: Arc<Room>,
     /// Records claimed and not finished.
     pub owned: Room,
+    /// What receive queues hold above their marks to take one larger record each.
+    pub oversize: Room,
     /// Replies to all peers that they have not taken.
     pub replies: Room,
     /// What names stand for.
@@ -294,8 +296,8 @@ pub struct HostShared {
     pub life: Epoch,
     /// See [`Counts`].
     pub counts: Counts,
-    /// A request waits because all slots of the host are taken.
-    pub slots_short: Latch,
+    /// Somebody waits for a host-wide bound: request slots, owned bytes, the oversize budget.
+    pub short: Latch,
     /// Rings of handles in use.
     pub caller_rings: Gauge,
     /// Threads that wait until every configured connection is up.
@@ -367,7 +369,7 @@ impl HostShared {
                     inbox: CellList::inbox(),
                     pokes: Lock::new(Vec::new()),
                     finished: Lock::new(Vec::new()),
-                    slot_free: Latch::new(),
+                    look_again: Latch::new(),
                     common_ring: Lock::new(producer),
                     commands,
                     turns: Gauge::default(),
@@ -399,7 +401,8 @@ impl HostShared {
             completion: CompletionPort { wake: completion_wake, inbox: CellList::inbox(), commands },
             life: Epoch::new(Life::Serving as u64),
             counts: Counts::default(),
-            slots_short: Latch::new(),
+            short: Latch::new(),
+            oversize: Room::new(u32::MAX, plan.oversize_budget),
             caller_rings: Gauge::default(),
             ready_wakers: Lock::new(Vec::new()),
             panics: Lock::new(Vec::new()),
@@ -483,7 +486,7 @@ impl HostShared {
         }
         if self.slots.enter(0).is_err() {
             target.in_flight.leave(0);
-            self.slots_short.raise();
+            self.short.raise();
             return false;
         }
         true
@@ -496,9 +499,15 @@ impl HostShared {
         if target.mark.waiters() > 0 {
             self.port(target.owner).poke(target);
         }
-        if self.slots_short.is_raised() && self.slots_short.lower() {
+        self.relieve();
+    }
+
+    /// Lets every shard look again, if anybody ran into a host-wide bound. Called by whoever made room.
+    #[inline]
+    pub fn relieve(&self) {
+        if self.short.is_raised() && self.short.lower() {
             for port in &self.shards {
-                port.slot_free.raise();
+                port.look_again.raise();
                 port.wake.wake();
             }
         }
