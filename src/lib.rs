@@ -5,19 +5,19 @@ pub mod base;
 pub mod engine;
 #[cfg(not(afflux_loom))]
 pub mod flow;
+pub mod host;
+#[cfg(not(afflux_loom))]
+pub mod host;
 #[cfg(not(afflux_loom))]
 pub mod meter;
 #[cfg(not(afflux_loom))]
 pub mod pattern;
-pub mod host;
 #[cfg(not(afflux_loom))]
 pub mod plan;
 #[cfg(not(afflux_loom))]
 pub mod policy;
+pub mod runtime;
+pub mod sync;
 pub mod sync;
 #[cfg(not(afflux_loom))]
 pub mod wire;
-#[cfg(not(afflux_loom))]
-pub mod host;
-pub mod runtime;
-pub mod sync;

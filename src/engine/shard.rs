@@ -839,7 +839,12 @@ impl ShardEngine {
                 // A stock peer's malformed question is still owed its one answer.
                 if let Some(envelope) = record.envelope.take() {
                     let text = String::from_utf8_lossy(&record.payload).into_owned();
-                    answer::answer(&shared, target, link, error_record(0, Some(envelope), ErrorKind::Protocol, 0, &text));
+                    answer::answer(
+                        &shared,
+                        target,
+                        link,
+                        error_record(0, Some(envelope), ErrorKind::Protocol, 0, &text),
+                    );
                 }
                 None
             }
@@ -1197,7 +1202,14 @@ struct ReceiveQueue {
 
 impl ReceiveQueue {
     fn new(mark: u64) -> Self {
-        ReceiveQueue { records: VecDeque::new(), complete: 0, reserved: 0, mark, parked: false, ticket_since: Instant(0) }
+        ReceiveQueue {
+            records: VecDeque::new(),
+            complete: 0,
+            reserved: 0,
+            mark,
+            parked: false,
+            ticket_since: Instant(0),
+        }
     }
 
     fn is_empty(&self) -> bool {

@@ -34,10 +34,7 @@ pub fn ring<T: Send>(capacity_min: usize) -> (Producer<T>, Consumer<T>) {
         slots: (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
     });
     let shared = NonNull::from(Box::leak(shared));
-    (
-        Producer { ring: Half(shared), tail: 0, head_seen: 0 },
-        Consumer { ring: Half(shared), head: 0, tail_seen: 0 },
-    )
+    (Producer { ring: Half(shared), tail: 0, head_seen: 0 }, Consumer { ring: Half(shared), head: 0, tail_seen: 0 })
 }
 
 struct Shared<T> {

@@ -38,11 +38,7 @@ impl WakeCell {
     /// For a thread that is awake. `waker` must be remembered by the sleep it ends, even if it is
     /// called before that sleep has begun: an eventfd or an unpark, not a condition variable.
     pub fn new(waker: impl Fn() + Send + Sync + 'static) -> Self {
-        WakeCell {
-            state: CachePadded::new(AtomicU8::new(AWAKE)),
-            wakes: AtomicU64::new(0),
-            waker: Box::new(waker),
-        }
+        WakeCell { state: CachePadded::new(AtomicU8::new(AWAKE)), wakes: AtomicU64::new(0), waker: Box::new(waker) }
     }
 
     /// Called after work was left. `true`: the thread was asleep or about to be, and this call woke

@@ -8,7 +8,8 @@ use super::{Arc, model, thread};
 fn items_arrive_whole_and_in_order() {
     model(|| {
         let (mut producer, mut consumer) = ring(2);
-        let pusher = thread::spawn(move || (1..=3).filter(|n| producer.push(Box::new(*n)).is_ok()).collect::<Vec<i32>>());
+        let pusher =
+            thread::spawn(move || (1..=3).filter(|n| producer.push(Box::new(*n)).is_ok()).collect::<Vec<i32>>());
         let mut taken: Vec<i32> = (0..2).filter_map(|_| consumer.pop()).map(|item| *item).collect();
         let pushed = pusher.join().unwrap();
         consumer.drain(usize::MAX, |item| taken.push(*item));

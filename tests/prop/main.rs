@@ -10,3 +10,4 @@ mod options;
 //! Machines against oracles, with arbitrary inputs.
 mod codec;
 mod fuzz_bodies;
+mod gate;
