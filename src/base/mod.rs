@@ -4,5 +4,6 @@
 pub mod error;
 pub mod id;
 pub mod record;
+pub mod rng;
 pub mod time;
 pub mod unit;

@@ -111,8 +111,10 @@ impl Origin<'_> {
 
 /// What the operation inherits from the request that is being handled while it is made.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Lineage {
+pub struct Lineage {
+    /// How many handlers stand above.
     pub depth: u8,
+    /// The end of the request being handled.
     pub deadline: Option<Instant>,
 }
 

@@ -75,6 +75,16 @@ pub enum CompletionAction {
         /// The connection.
         transport: Arc<dyn Transport>,
     },
+    /// This connection is a completion lane from now on.
+    Completion {
+        /// The connection.
+        transport: Arc<dyn Transport>,
+    },
+    /// A dial that has not come out yet is of no interest any more.
+    Forget {
+        /// Its key.
+        conn: ConnKey,
+    },
     /// Watch it no longer: a shard does from now on, or it is over.
     Unwatch {
         /// The connection.
@@ -328,7 +338,7 @@ impl CompletionEngine {
             return None;
         }
         let conn = slot.take()?;
-        self.generations[key.index as usize] = key.generation.wrapping_add(1);
+        self.generations[key.index as usize] = (key.generation + 1) & 0x7FFF_FFFF;
         self.free.push(key.index);
         if let State::Half { peer, .. } = &conn.state
             && let Some(native) = &peer.native
@@ -343,9 +353,12 @@ impl CompletionEngine {
     fn close(&mut self, key: ConnKey, why: &str) {
         let Some(conn) = self.remove(key) else { return };
         self.shared.counts.handshakes_failed.add(1);
-        if let Some(transport) = conn.transport {
-            transport.shutdown();
-            self.actions.push_back(CompletionAction::Unwatch { transport });
+        match conn.transport {
+            Some(transport) => {
+                transport.shutdown();
+                self.actions.push_back(CompletionAction::Unwatch { transport });
+            }
+            None => self.actions.push_back(CompletionAction::Forget { conn: key }),
         }
         if let Purpose::Dialled { dial } = conn.purpose {
             self.attempt_failed(dial, why);
@@ -360,11 +373,13 @@ impl CompletionEngine {
         let attempts = dial.attempts;
         let line = format!("no link to {}: {why}", dial.target.label());
         for other in others.into_iter().flatten() {
-            if let Some(conn) = self.remove(other)
-                && let Some(transport) = conn.transport
-            {
-                transport.shutdown();
-                self.actions.push_back(CompletionAction::Unwatch { transport });
+            let Some(conn) = self.remove(other) else { continue };
+            match conn.transport {
+                Some(transport) => {
+                    transport.shutdown();
+                    self.actions.push_back(CompletionAction::Unwatch { transport });
+                }
+                None => self.actions.push_back(CompletionAction::Forget { conn: other }),
             }
         }
         if first || attempts.is_power_of_two() {
@@ -654,6 +669,7 @@ impl CompletionEngine {
         let decoder = Decoder::new(Mode::NativeCompletion, self.shared.plan.max_message);
         let reader = Reader::new(comp_transport.clone(), decoder, comp_carry, link);
         self.set_reader(&target, Some(reader));
+        self.actions.push_back(CompletionAction::Completion { transport: comp_transport.clone() });
         lanes::post(&self.shared, &target, Post::Attach { link, transport: comp_transport });
         let mut channels = vec![NO_CHANNEL; self.names.len()];
         for (at, (name, _)) in native.channels.iter().enumerate() {
@@ -892,6 +908,8 @@ impl CompletionEngine {
         }
         routes.settled = self.dials.iter().all(|d| d.had_outcome);
         self.shared.routes.store(Arc::new(routes));
+        let waiting = std::mem::take(&mut *self.shared.ready_wakers.lock());
+        waiting.into_iter().for_each(std::task::Waker::wake);
         self.find_again();
     }
 

@@ -41,6 +41,9 @@ pub fn write_alone(shared: &HostShared, target: &Arc<Target>, record: Record) ->
         // What is not taken now stays with the baton, in front of everything; the owner hears from
         // the kernel when the lane takes more.
         flush_application(target, &mut writer);
+        if target.mark.waiters() > 0 {
+            shared.port(target.owner).poke(target);
+        }
     }
     let_go(shared, target, writer);
     left
@@ -59,7 +62,8 @@ pub fn flush_application(target: &Target, writer: &mut Writer<Record>) -> Flushe
     let mut freed = 0;
     let flushed = writer.flush(|_, charge| freed += charge);
     if freed > 0 {
-        target.mark.release(freed);
+        // Who waits for the room is the caller's business, see above.
+        let _ = target.mark.release(freed);
         target.written.set(writer.written_ever);
     }
     flushed

@@ -36,7 +36,7 @@ use crate::sync::gate::{Ticket, Waited};
 use crate::sync::ring::Consumer;
 use crate::sync::task::TaskKey;
 use crate::wire::command::{Command, write_pong};
-use crate::wire::decode::{Decoder, Item, Mode};
+use crate::wire::decode::{Decoder, Item};
 
 /// What the shell has to do with its poller after a turn.
 #[derive(Debug)]
@@ -79,7 +79,6 @@ struct Conn {
     link: u64,
     transport: Arc<dyn Transport>,
     decoder: Decoder,
-    mode: Mode,
     /// Bytes read and not decoded: what may not be admitted yet, or half a head.
     carry: Vec<u8>,
     readable: bool,
@@ -334,7 +333,6 @@ impl ShardEngine {
             attach.transport.shutdown();
             return;
         }
-        let target = link.target.clone();
         let key = LinkKey { index, generation: link.generation };
         let transport = attach.transport.clone();
         link.writable = true;
@@ -345,7 +343,6 @@ impl ShardEngine {
                 link: attach.link,
                 transport: attach.transport,
                 decoder: Decoder::new(attach.mode, max),
-                mode: attach.mode,
                 carry: attach.carry,
                 readable: true,
                 channels: Some(attach.channels),
@@ -381,7 +378,7 @@ impl ShardEngine {
         writer.written = 0;
         lanes::let_go(&shared, &target, writer);
         if let Some((record, charge)) = detached.begun {
-            target.mark.release(charge);
+            let _ = target.mark.release(charge);
             target.lost_on_detach.add(1);
             drop(record);
         }
@@ -391,7 +388,7 @@ impl ShardEngine {
         shared.end_requests(&target, Detail::LinkLost);
         if detaching.forget {
             for record in std::mem::take(&mut link.outbox) {
-                target.mark.release(record.charge());
+                let _ = target.mark.release(record.charge());
                 target.lost_on_detach.add(1);
             }
             for id in std::mem::take(&mut link.waiters) {
@@ -579,7 +576,7 @@ impl ShardEngine {
                     admitted = true;
                 }
                 None => {
-                    target.mark.release(charge);
+                    let _ = target.mark.release(charge);
                     if request {
                         shared.leave_slot_quietly(&target);
                     }
@@ -1035,7 +1032,7 @@ impl ShardEngine {
             {
                 // What was cancelled before it left is never sent.
                 if record.kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(record.correlation)) {
-                    target.mark.release(record.charge());
+                    let _ = target.mark.release(record.charge());
                     target.discarded.add(1);
                     continue;
                 }
@@ -1054,7 +1051,7 @@ impl ShardEngine {
         let more = flushed == Flushed::Empty && !link.outbox.is_empty();
         lanes::let_go(&shared, &target, writer);
         for record in lost {
-            target.mark.release(record.charge());
+            let _ = target.mark.release(record.charge());
             target.discarded.add(1);
             if record.kind == Kind::Request {
                 let id = CellId::from_correlation(record.correlation);

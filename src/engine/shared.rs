@@ -2,6 +2,7 @@
 //! protocols of `sync/`; nothing here is locked for longer than a few instructions.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -297,6 +298,8 @@ pub struct HostShared {
     pub slots_short: Latch,
     /// Rings of handles in use.
     pub caller_rings: Gauge,
+    /// Threads that wait until every configured connection is up.
+    pub ready_wakers: Lock<Vec<Waker>>,
     /// Panics of handlers that were not logged yet.
     pub panics: Lock<Vec<(ShardId, String)>>,
     /// All targets that are not gone, for status.
@@ -394,6 +397,7 @@ impl HostShared {
             counts: Counts::default(),
             slots_short: Latch::new(),
             caller_rings: Gauge::default(),
+            ready_wakers: Lock::new(Vec::new()),
             panics: Lock::new(Vec::new()),
             targets: Lock::new(Vec::new()),
             plan,
@@ -515,6 +519,30 @@ impl HostShared {
             if self.fail(id, tag, Some(target), ErrorKind::Unavailable, detail) {
                 self.counts.link_lost.add(1);
             }
+        }
+    }
+
+    /// Whether nothing that was accepted is still on its way or being worked on.
+    pub fn is_quiet(&self) -> bool {
+        let idle = self.shards.iter().all(|p| p.queued.get() == 0 && p.started.get() == 0);
+        let targets = self.targets.lock();
+        idle && self.slots.ops() == 0
+            && self.room.ops() == 0
+            && targets.iter().all(|t| !t.is_up() || (t.mark.bytes() == 0 && t.replies.bytes() == 0))
+    }
+
+    /// Ends every operation that has not ended.
+    pub fn end_all(&self, kind: ErrorKind) {
+        let mut live = Vec::new();
+        self.cells.scan(|id, state, tag| {
+            if state != CellState::Done {
+                live.push((id, tag));
+            }
+        });
+        let targets = self.targets.lock().clone();
+        for (id, tag) in live {
+            let target = targets.iter().find(|t| t.id == tag_target(tag));
+            self.fail(id, tag, target, kind, Detail::None);
         }
     }
 

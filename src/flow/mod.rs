@@ -2,10 +2,16 @@
 //! no thread, no clock, no shared memory. They never call each other: each returns small values
 //! that the engine routes, so that every one of them is tested alone on a virtual clock.
 
+pub mod backoff;
 pub mod egress;
+pub mod ingress;
+pub mod link_clock;
+pub mod liveness;
 pub mod origin;
+pub mod pressure;
 pub mod reader;
 mod staging;
 pub mod target;
 pub mod transport;
+pub mod waiters;
 pub mod wheel;

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::Roles;
 use crate::base::error::Violation;
 use crate::base::unit::ByteSize;
 use crate::plan::{Hwm, HwmProfile, JobQueueProfile, Level, MAX_MESSAGE, Pinning};
@@ -154,6 +155,7 @@ impl HostOptions {
 #[must_use = "a builder does nothing until start()"]
 pub struct HostBuilder {
     pub(crate) options: HostOptions,
+    pub(crate) roles: Roles,
 }
 
 impl fmt::Debug for HostBuilder {
@@ -166,7 +168,7 @@ impl HostBuilder {
     /// Options of a node of that name. Peers know the node by it, so two live nodes of one name refuse
     /// each other. 1 to 64 characters of `A-Z a-z 0-9 . _ -`.
     pub fn new(name: impl Into<String>) -> Self {
-        HostBuilder { options: HostOptions::new(name) }
+        HostBuilder { options: HostOptions::new(name), roles: Roles::default() }
     }
 
     /// Listens on `tcp://host:port`; may be called several times. The host is a number address,

@@ -1,4 +1,4 @@
-//! From pages to one [`Snapshot`], and its Prometheus text.
+//! From many readings to one [`Snapshot`], and its Prometheus text.
 //!
 //! Owned here: the number of the measurement epoch, the counters as they stood at the last reset,
 //! and what the threads' histograms have brought since. Invariants of a snapshot: peak >= current;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use super::latency::{Latency, LatencySet};
+use super::page::Reading;
 use super::table::{Kind, Meter, Unit};
 use crate::base::time::Instant;
 
@@ -61,12 +62,12 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// Epoch 1, for pages that are all zero but for [`Meter::Epoch`], which their writers set to 1.
+    /// Epoch 1, for pages that are all zero.
     pub fn new(now: Instant) -> Self {
         Measurement { epoch: 1, began: now, base: vec![0; Meter::COUNT].into(), latency: LatencySet::new() }
     }
 
-    /// The epoch's number, which writers compare with that of their page's peaks.
+    /// The epoch's number, from 1.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -76,9 +77,9 @@ impl Measurement {
         self.latency.merge(set);
     }
 
-    /// Adds the pages up. A page is a slot per [`Meter`], each read once; a shorter one ends in zeros.
-    pub fn snapshot(&self, pages: &[&[u64]], now: Instant) -> Snapshot {
-        let mut values = self.sums(pages);
+    /// Adds the readings up: of every page that the last reset read too, and of those that are newer.
+    pub fn snapshot(&self, readings: &[Reading], now: Instant) -> Snapshot {
+        let mut values = sums(readings);
         for (value, base) in values.iter_mut().zip(&self.base) {
             *value = value.saturating_sub(*base);
         }
@@ -93,17 +94,16 @@ impl Measurement {
                 Kind::Counter | Kind::Gauge | Kind::Worst => value,
             };
         }
-        values[Meter::Epoch.index()] = self.epoch;
         let mut latency = LatencySet::new();
         latency.merge(&self.latency);
         Snapshot { epoch: self.epoch, length: now.since(self.began), values, latency }
     }
 
-    /// Begins a new epoch: what the pages have counted until now is of the old one. What threads
-    /// have recorded and not handed over must be fetched and thrown away by the caller, or it will
-    /// be of the new one.
-    pub fn reset(&mut self, pages: &[&[u64]], now: Instant) {
-        self.base = self.sums(pages);
+    /// Begins a new epoch: what was counted until the readings is of the old one. Two things are left
+    /// to the caller: to ask each page to restart its peaks, and to fetch and throw away what threads
+    /// have recorded in their latency sets, or it will be of the new one.
+    pub fn reset(&mut self, readings: &[Reading], now: Instant) {
+        self.base = sums(readings);
         for &meter in Meter::ALL {
             if meter.row().kind != Kind::Counter {
                 self.base[meter.index()] = 0;
@@ -113,30 +113,19 @@ impl Measurement {
         self.began = now;
         self.latency.clear();
     }
+}
 
-    fn sums(&self, pages: &[&[u64]]) -> Box<[u64]> {
-        let mut values = vec![0u64; Meter::COUNT];
-        for page in pages {
-            let at = |meter: Meter| page.get(meter.index()).copied().unwrap_or(0);
-            let restarted = at(Meter::Epoch) == self.epoch;
-            for &meter in Meter::ALL {
-                let value = &mut values[meter.index()];
-                match meter.row().kind {
-                    Kind::Counter | Kind::Gauge => *value = value.wrapping_add(at(meter)),
-                    Kind::Worst => *value = (*value).max(at(meter)),
-                    Kind::Peak(gauge) => {
-                        let peak = if restarted { at(meter) } else { at(gauge) };
-                        match gauge.row().kind {
-                            Kind::Worst => *value = (*value).max(peak),
-                            _ => *value = value.wrapping_add(peak),
-                        }
-                    }
-                    Kind::Ratio(..) => {}
-                }
-            }
-        }
-        values.into()
-    }
+fn sums(readings: &[Reading]) -> Box<[u64]> {
+    let add = |meter: Meter| readings.iter().fold(0u64, |sum, r| sum.wrapping_add(r.value(meter)));
+    let worst = |meter: Meter| readings.iter().map(|r| r.value(meter)).max().unwrap_or(0);
+    let one = |&meter: &Meter| match meter.row().kind {
+        Kind::Counter | Kind::Gauge => add(meter),
+        Kind::Worst => worst(meter),
+        Kind::Peak(gauge) if gauge.row().kind == Kind::Worst => worst(meter),
+        Kind::Peak(_) => add(meter),
+        Kind::Ratio(..) => 0,
+    };
+    Meter::ALL.iter().map(one).collect()
 }
 
 fn per_million(part: u64, whole: u64) -> u64 {
@@ -194,6 +183,8 @@ pub fn render_prometheus(snapshot: &Snapshot, out: &mut String) {
     for what in Latency::ALL {
         histogram(out, what, snapshot.latency(what));
     }
+    head(out, "afflux_host_epoch", "Number of the measurement epoch; a reset adds one.", "gauge");
+    let _ = writeln!(out, "afflux_host_epoch {}", snapshot.epoch());
     let beyond = "afflux_latency_beyond_range_total";
     head(out, beyond, "Times longer than an hour, recorded as an hour.", "counter");
     let _ = writeln!(out, "{beyond} {}", snapshot.latency.beyond());
@@ -250,109 +241,101 @@ fn number(out: &mut String, value: u64, unit: Unit) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::page::Page;
     use super::*;
 
     const T0: Instant = Instant(5_000_000_000);
-
-    struct Page(Vec<u64>);
-
-    impl Page {
-        fn new() -> Self {
-            Page(vec![0; Meter::COUNT]).with(Meter::Epoch, 1)
-        }
-        fn with(mut self, meter: Meter, value: u64) -> Self {
-            self.set(meter, value);
-            self
-        }
-        fn set(&mut self, meter: Meter, value: u64) {
-            self.0[meter.index()] = value;
-        }
-    }
 
     fn at(seconds: u64) -> Instant {
         Instant(T0.0 + seconds * 1_000_000_000)
     }
 
+    fn page<const N: usize>(numbers: [(Meter, u64); N]) -> Page {
+        let page = Page::new();
+        numbers.into_iter().for_each(|(meter, value)| page.set(meter, value));
+        page
+    }
+
     #[test]
     fn pages_add_up_and_the_worst_age_counts() {
-        let a = Page::new().with(Meter::Sent, 3).with(Meter::Links, 2).with(Meter::OldestToSend, 50);
-        let b = Page::new().with(Meter::Sent, 4).with(Meter::Links, 1).with(Meter::OldestToSend, 20);
-        let s = Measurement::new(T0).snapshot(&[&a.0, &b.0, &[]], at(2));
-        assert_eq!([Meter::Sent, Meter::Links, Meter::OldestToSend].map(|m| s.value(m)), [7, 3, 50]);
+        let a = page([(Meter::Sent, 3), (Meter::Links, 2), (Meter::OldestToSend, 50)]).read();
+        let b = page([(Meter::Sent, 4), (Meter::Links, 1), (Meter::OldestToSend, 20)]).read();
+        let gate = Reading::of([(Meter::JobsLimit, 64)]);
+        let s = Measurement::new(T0).snapshot(&[a, b, gate], at(2));
+        let values = [Meter::Sent, Meter::Links, Meter::OldestToSend, Meter::JobsLimit].map(|m| s.value(m));
+        assert_eq!(values, [7, 3, 50, 64]);
         assert_eq!((s.epoch(), s.length()), (1, Duration::from_secs(2)));
     }
 
     #[test]
     fn what_one_thread_raises_another_may_lower() {
-        let a = Page::new().with(Meter::RequestsPending, 5);
-        let b = Page::new().with(Meter::RequestsPending, 2u64.wrapping_neg());
+        let (a, b) = (Page::new(), Page::new());
+        a.add(Meter::RequestsPending, 5);
+        b.sub(Meter::RequestsPending, 2);
         let m = Measurement::new(T0);
-        assert_eq!(m.snapshot(&[&a.0, &b.0], T0).value(Meter::RequestsPending), 3);
-        assert_eq!(m.snapshot(&[&b.0], T0).value(Meter::RequestsPending), 0);
+        assert_eq!(m.snapshot(&[a.read(), b.read()], T0).value(Meter::RequestsPending), 3);
+        assert_eq!(m.snapshot(&[b.read()], T0).value(Meter::RequestsPending), 0, "read before it was raised");
     }
 
     #[test]
     fn a_reset_keeps_gauges_and_clears_counters_durations_and_histograms() {
-        let mut page = Page::new().with(Meter::JobWaits, 9).with(Meter::JobWaitTime, 900).with(Meter::JobsInUse, 4);
+        let page = page([(Meter::JobWaits, 9), (Meter::JobWaitTime, 900), (Meter::JobsInUse, 4)]);
         let mut m = Measurement::new(T0);
         let mut set = LatencySet::new();
         set.record(Latency::Request, Duration::from_micros(3));
         m.absorb(&set);
-        assert_eq!(m.snapshot(&[&page.0], at(1)).latency(Latency::Request).len(), 1);
+        assert_eq!(m.snapshot(&[page.read()], at(1)).latency(Latency::Request).len(), 1);
 
-        m.reset(&[&page.0], at(10));
-        let s = m.snapshot(&[&page.0], at(10));
-        assert_eq!(
-            [Meter::JobWaits, Meter::JobWaitTime, Meter::JobsInUse, Meter::Epoch].map(|m| s.value(m)),
-            [0, 0, 4, 2]
-        );
+        m.reset(&[page.read()], at(10));
+        let s = m.snapshot(&[page.read()], at(10));
+        let values = [Meter::JobWaits, Meter::JobWaitTime, Meter::JobsInUse].map(|m| s.value(m));
+        assert_eq!((values, s.epoch()), ([0, 0, 4], 2));
         assert!(s.latencies().is_empty());
 
-        page.set(Meter::JobWaits, 11);
-        let s = m.snapshot(&[&page.0], at(13));
+        page.add(Meter::JobWaits, 2);
+        let s = m.snapshot(&[page.read()], at(13));
         assert_eq!((s.value(Meter::JobWaits), s.length()), (2, Duration::from_secs(3)));
     }
 
     #[test]
     fn peaks_become_current_at_a_reset_even_before_their_writer_knows() {
-        let mut page = Page::new().with(Meter::OwnedAccounted, 10).with(Meter::OwnedAccountedPeak, 80);
+        let page = page([(Meter::OwnedAccounted, 80), (Meter::OwnedAccounted, 10)]);
         let mut m = Measurement::new(T0);
-        let peak = |m: &Measurement, page: &Page| m.snapshot(&[&page.0], T0).value(Meter::OwnedAccountedPeak);
-        assert_eq!(peak(&m, &page), 80);
-        m.reset(&[&page.0], T0);
-        assert_eq!(peak(&m, &page), 10, "the old peak is of the old epoch");
+        let peak = |m: &Measurement| m.snapshot(&[page.read()], T0).value(Meter::OwnedAccountedPeak);
+        assert_eq!(peak(&m), 80);
+        m.reset(&[page.read()], T0);
+        page.ask_reset();
+        assert_eq!(peak(&m), 10);
+        page.follow_reset();
+        assert_eq!(peak(&m), 10);
+        page.set(Meter::OwnedAccounted, 40);
         page.set(Meter::OwnedAccounted, 30);
-        let old = page.0.clone();
-        super::super::table::restart_peaks(m.epoch(), |meter| old[meter.index()], |meter, v| page.set(meter, v));
-        assert_eq!(peak(&m, &page), 30);
-        page.set(Meter::OwnedAccountedPeak, 40);
-        assert_eq!(peak(&m, &page), 40);
+        assert_eq!(peak(&m), 40);
     }
 
     #[test]
     fn a_peak_is_never_below_its_gauge() {
-        let page = Page::new().with(Meter::JobsInUse, 12).with(Meter::JobsPeak, 11);
-        assert_eq!(Measurement::new(T0).snapshot(&[&page.0], T0).value(Meter::JobsPeak), 12);
+        let torn = Reading::of([(Meter::JobsInUse, 12), (Meter::JobsPeak, 11)]);
+        assert_eq!(Measurement::new(T0).snapshot(&[torn], T0).value(Meter::JobsPeak), 12);
     }
 
     #[test]
     fn the_worst_peak_of_several_threads_is_the_peak() {
-        let a = Page::new().with(Meter::NoProgressPeak, 7);
-        let b = Page::new().with(Meter::NoProgressPeak, 9);
-        assert_eq!(Measurement::new(T0).snapshot(&[&a.0, &b.0], T0).value(Meter::NoProgressPeak), 9);
+        let pages = [page([(Meter::NoProgress, 7)]).read(), page([(Meter::NoProgress, 9)]).read()];
+        assert_eq!(Measurement::new(T0).snapshot(&pages, T0).value(Meter::NoProgressPeak), 9);
     }
 
     #[test]
     fn the_blocked_ratio_is_of_the_epoch() {
-        let mut page = Page::new().with(Meter::HwmAttempts, 1000).with(Meter::HwmBlocked, 1000);
+        let page = page([(Meter::HwmAttempts, 1000), (Meter::HwmBlocked, 1000)]);
         let mut m = Measurement::new(T0);
-        let ratio = |m: &Measurement, page: &Page| m.snapshot(&[&page.0], T0).value(Meter::HwmBlockedRatio);
-        assert_eq!(ratio(&m, &page), 1_000_000);
-        m.reset(&[&page.0], T0);
-        assert_eq!(ratio(&m, &page), 0, "no attempts, no ratio");
-        page.set(Meter::HwmAttempts, 1003);
-        page.set(Meter::HwmBlocked, 1001);
-        assert_eq!(ratio(&m, &page), 333_333, "rounded down");
+        let ratio = |m: &Measurement| m.snapshot(&[page.read()], T0).value(Meter::HwmBlockedRatio);
+        assert_eq!(ratio(&m), 1_000_000);
+        m.reset(&[page.read()], T0);
+        assert_eq!(ratio(&m), 0, "no attempts, no ratio");
+        page.add(Meter::HwmAttempts, 3);
+        page.add(Meter::HwmBlocked, 1);
+        assert_eq!(ratio(&m), 333_333, "rounded down");
     }
 
     /// What a scraper holds against a text: the first rule that it breaks.
@@ -396,12 +379,13 @@ mod tests {
 
     #[test]
     fn a_scraper_can_read_it() {
-        let page = Page::new()
-            .with(Meter::JobWaitTime, 250_000_000)
-            .with(Meter::HwmAttempts, 3)
-            .with(Meter::HwmBlocked, 1)
-            .with(Meter::BytesSentApplication, 1 << 20)
-            .with(Meter::DroppedNoHandler, 2);
+        let page = page([
+            (Meter::JobWaitTime, 250_000_000),
+            (Meter::HwmAttempts, 3),
+            (Meter::HwmBlocked, 1),
+            (Meter::BytesSentApplication, 1 << 20),
+            (Meter::DroppedNoHandler, 2),
+        ]);
         let mut m = Measurement::new(T0);
         let mut set = LatencySet::new();
         for micros in [5, 20, 20, 2_000, 120_000_000] {
@@ -409,10 +393,11 @@ mod tests {
         }
         m.absorb(&set);
         let mut text = String::new();
-        render_prometheus(&m.snapshot(&[&page.0], T0), &mut text);
+        render_prometheus(&m.snapshot(&[page.read()], T0), &mut text);
         assert_eq!(broken_rule(&text), None);
         for line in [
             "# TYPE afflux_host_job_queue_jobs gauge",
+            "afflux_host_epoch 1",
             "afflux_host_job_queue_jobs{state=\"in_use\"} 0",
             "afflux_host_job_queue_capacity_wait_duration_seconds_total 0.25",
             "afflux_host_hwm_blocked_ratio 0.333333",

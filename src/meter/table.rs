@@ -97,21 +97,27 @@ impl Meter {
     pub const fn index(self) -> usize {
         self as usize
     }
+
+    /// The row that keeps the highest value of this gauge, if there is one.
+    #[inline]
+    pub fn peak(self) -> Option<Meter> {
+        PEAKS[self.index()]
+    }
 }
 
-/// Begins a new epoch on a page, by the page's one writer: every peak becomes what its gauge is
-/// now, then the page says that its peaks are of `epoch`.
-pub fn restart_peaks(epoch: u64, get: impl Fn(Meter) -> u64, mut set: impl FnMut(Meter, u64)) {
-    for &meter in Meter::ALL {
-        if let Kind::Peak(gauge) = meter.row().kind {
-            set(meter, get(gauge));
+static PEAKS: [Option<Meter>; Meter::COUNT] = {
+    let mut peaks = [None; Meter::COUNT];
+    let mut i = 0;
+    while i < Meter::COUNT {
+        if let Kind::Peak(gauge) = ROWS[i].kind {
+            peaks[gauge.index()] = Some(Meter::ALL[i]);
         }
+        i += 1;
     }
-    set(Meter::Epoch, epoch);
-}
+    peaks
+};
 
 meters! {
-    "afflux.host.epoch", Count, "Number of the measurement epoch; a reset adds one." { Epoch: Worst; }
     "afflux.host.ready", Flag, "1 while the host serves and accepts new work." { HostReady: Gauge; }
 
     // Bytes.
@@ -386,6 +392,7 @@ mod tests {
                 Kind::Peak(of) => {
                     assert!(matches!(of.row().kind, Kind::Gauge | Kind::Worst), "{}", row.name);
                     assert_eq!(of.row().name, row.name);
+                    assert_eq!(of.peak().map(|peak| peak.row().kind), Some(row.kind));
                 }
                 Kind::Ratio(part, whole) => {
                     assert_eq!((part.row().kind, whole.row().kind), (Kind::Counter, Kind::Counter), "{}", row.name);
@@ -394,17 +401,5 @@ mod tests {
                 _ => assert_ne!(row.unit, Unit::Ppm, "{}", row.name),
             }
         }
-    }
-
-    #[test]
-    fn restarted_peaks_are_their_gauges() {
-        let page = std::cell::RefCell::new(vec![0u64; Meter::COUNT]);
-        page.borrow_mut()[Meter::OwnedAccounted.index()] = 7;
-        page.borrow_mut()[Meter::OwnedAccountedPeak.index()] = 70;
-        restart_peaks(3, |m| page.borrow()[m.index()], |m, v| page.borrow_mut()[m.index()] = v);
-        let page = page.into_inner();
-        assert_eq!(page[Meter::OwnedAccountedPeak.index()], 7);
-        assert_eq!(page[Meter::OwnedAccounted.index()], 7);
-        assert_eq!(page[Meter::Epoch.index()], 3);
     }
 }

@@ -1,3 +1,15 @@
 //! Floor 6: threads, sockets and clocks. The only floor that asks the system for anything.
+//!
+//! ```text
+//!   calling threads ─ rings, cells ─▶ shard 0 .. N-1 (pinned, one poller each)
+//!        │  │                            ▲    application connections
+//!        │  └─ batons ─▶ sockets         │ commands
+//!        └──────────▶ completion thread ─┘    listeners, dials, completion connections
+//! ```
 
+pub mod boot;
+pub mod clock;
+pub mod completion;
 pub mod machine;
+pub mod shard;
+pub mod tcp;

@@ -323,6 +323,12 @@ impl PermitGate {
         if grants.load(Ordering::Relaxed) == 0 { 0 } else { grants.swap(0, Ordering::Acquire) }
     }
 
+    /// Whether [`PermitGate::take_grants`] would give any: for the last look before a sleep.
+    pub fn has_grants(&self, shard: ShardId) -> bool {
+        // Relaxed: the fences of sleep and wake order it after the granter's wake.
+        self.seats[shard.index()].grants.load(Ordering::Relaxed) > 0
+    }
+
     /// Returns `permits` of `shard`: immediately before the first instruction of a callback, or when
     /// it turns out that there is nothing to call. Each goes to the oldest eligible ticket, if any.
     pub fn release(&self, shard: ShardId, permits: u32, now: Instant) -> Outcome {

@@ -26,6 +26,8 @@ pub(crate) struct Partial {
     buf: Vec<u8>,
     filled: usize,
     want: usize,
+    // The bytes are counted and not kept.
+    hollow: bool,
 }
 
 impl Partial {
@@ -40,12 +42,12 @@ impl Partial {
     /// Takes of `input` what still belongs to the frames that were begun.
     pub(crate) fn take(&mut self, input: &[u8]) -> usize {
         let n = input.len().min(self.want - self.filled);
-        if n > 0 {
+        if n > 0 && !self.hollow {
             self.grow(n);
             self.buf.truncate(self.filled);
             self.buf.extend_from_slice(&input[..n]);
-            self.filled += n;
         }
+        self.filled += n;
         n
     }
 
@@ -53,7 +55,7 @@ impl Partial {
     /// missing is not worth a read of its own.
     pub(crate) fn space(&mut self, max: usize) -> Option<&mut [u8]> {
         let missing = self.want - self.filled;
-        if missing < PAGE || max == 0 {
+        if missing < PAGE || max == 0 || self.hollow {
             return None;
         }
         let n = missing.min(max).min(slack(self.filled));
@@ -67,7 +69,19 @@ impl Partial {
 
     /// Says that a read filled the first `n` bytes of the room that [`Partial::space`] gave.
     pub(crate) fn advance(&mut self, n: usize) {
-        self.filled = self.filled.saturating_add(n).min(self.want).min(self.buf.len());
+        if !self.hollow {
+            self.filled = self.filled.saturating_add(n).min(self.want).min(self.buf.len());
+        }
+    }
+
+    /// Gives the memory back and keeps nothing of what comes.
+    pub(crate) fn hollow_out(&mut self) {
+        self.buf = Vec::new();
+        self.hollow = true;
+    }
+
+    pub(crate) fn is_hollow(&self) -> bool {
+        self.hollow
     }
 
     /// Whether all frames that were begun are here to their end.

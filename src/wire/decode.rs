@@ -8,6 +8,7 @@
 //!  peek     what would the next record be charged?      -> admit, or leave the bytes where they are
 //!  decode   one record or command, or into assembly     -> consumed <= input
 //!  assembly_space, assembly_filled                      -> the rest of a large body, read in place
+//!  discard  a record that nobody can take is read and thrown away, whole or half
 //! ```
 //!
 //! A payload of at most 2 KiB is copied into storage of its exact size: a slice of a read block
@@ -20,7 +21,7 @@ use bytes::Bytes;
 use crate::base::record::{Kind, Lane, Method, Record};
 use crate::base::unit::{FRAME_OVERHEAD, FRAMES_MAX, HEADER_LEN, METHOD_LEN_MAX, RECORD_OVERHEAD, charge};
 
-use super::assembly::{Assembly, Partial};
+use super::assembly::{Assembly, PAGE, Partial};
 use super::command::{COMMAND_MAX, Command};
 use super::error::WireError;
 use super::frame::{FrameHead, Frames};
@@ -73,7 +74,7 @@ impl Mode {
 pub struct Step {
     /// How much of the input is spent. The rest must be offered again, in front of what comes next.
     pub consumed: usize,
-    /// What the item is to be accounted with: what [`Decoder::peek`] said of it, 0 for a command and for
+    /// What the item is to be accounted with: at most what [`Decoder::peek`] said, 0 for a command and for
     /// whatever a subscriber says.
     /// Not less than [`Record::charge`], and equal to it on native lanes.
     pub charge: u64,
@@ -93,6 +94,8 @@ pub enum Item {
     Malformed(Malformed),
     /// A publication.
     Publication(Publication),
+    /// The end of a record that was thrown away, see [`Decoder::discard`].
+    Discarded,
 }
 
 /// What is known of a message from the heads of its frames.
@@ -101,6 +104,15 @@ struct Tally {
     frames: usize,
     body: u64,
     more: bool,
+}
+
+/// What is known of a stock message that is not begun.
+struct Scan {
+    tally: Tally,
+    /// The head of its last frame is there, so the tally is complete.
+    is_last: bool,
+    /// Its length, if all of it is there in one piece.
+    whole: Option<usize>,
 }
 
 #[derive(Default, Debug)]
@@ -128,9 +140,14 @@ impl Decoder {
         Decoder { mode, max_message: max_message.min(1 << 40).min(usize::MAX as u64 / 4), open: None, command: None }
     }
 
-    /// The charge of the record that begins at the start of `input`, if its head is complete and
-    /// nothing is in assembly; 0 for a command. Of a stock message that is not whole yet it is the
-    /// charge of the frames that have been announced.
+    /// The charge of the record that begins at the start of `input`, 0 for a command; it is what is
+    /// to be admitted before [`Decoder::decode`]. `None`: that cannot be told before more bytes came,
+    /// or something is in assembly.
+    ///
+    /// A stock message tells its charge with the head of its last frame. One that has not done so
+    /// within a page may cost as much as any, and the item tells what it did cost. A command may
+    /// stand between its frames and come out first, while the message is in assembly: what was
+    /// admitted is then still the message's.
     #[inline]
     pub fn peek(&self, input: &[u8]) -> Result<Option<u64>, WireError> {
         if self.open.is_some() || self.command.is_some() {
@@ -141,14 +158,17 @@ impl Decoder {
             check_command(&head)?;
             return Ok(Some(0));
         }
-        let tally = if self.mode.is_native() {
+        if self.mode.is_native() {
             let mut tally = Tally::default();
             self.check(&mut tally, &head)?;
-            tally
-        } else {
-            self.scan(input)?.0
-        };
-        Ok(Some(self.charge(&tally)))
+            return Ok(Some(self.charge(&tally)));
+        }
+        let scan = self.scan(input)?;
+        if scan.is_last {
+            return Ok(Some(self.charge(&scan.tally)));
+        }
+        let dearest = Tally { frames: FRAMES_MAX, body: self.max_message, more: true };
+        Ok((input.len() >= PAGE).then(|| self.charge(&dearest)))
     }
 
     /// Takes the next record or command out of `input`, or as much of it as there is.
@@ -170,6 +190,38 @@ impl Decoder {
             charge: self.charge(&tally),
             item: Some(Item::Record(native_record(header, method, Bytes::copy_from_slice(payload)))),
         })
+    }
+
+    /// The correlation of the record that begins at the start of `input`, if so much of it is there:
+    /// whom it is for, before it is decided whether it is taken.
+    pub fn peek_correlation(&self, input: &[u8]) -> Option<u64> {
+        if self.open.is_some() || self.command.is_some() {
+            return None;
+        }
+        let head = FrameHead::parse(input).ok()?.filter(|head| !head.command)?;
+        let body = &input[head.size..];
+        match self.mode {
+            Mode::NativeApplication | Mode::NativeCompletion => {
+                Header::parse(body.first_chunk()?).ok().map(|header| header.correlation)
+            }
+            Mode::StockAnswering if head.len == 8 => body.first_chunk().map(|id| u64::from_be_bytes(*id)),
+            _ => None,
+        }
+    }
+
+    /// Throws away the record in assembly, or else the one that begins at the start of `input`.
+    /// [`Decoder::decode`] goes on with that, in no memory, until [`Item::Discarded`] tells its end.
+    pub fn discard(&mut self, input: &[u8]) -> Result<Step, WireError> {
+        if self.open.is_none() && self.command.is_none() && FrameHead::parse(input)?.is_some_and(|h| !h.command) {
+            self.open = Some(Open::default());
+        }
+        match &mut self.open {
+            Some(open) => {
+                open.partial.hollow_out();
+                self.go_on(input)
+            }
+            None => self.decode(input),
+        }
     }
 
     /// How far the record in assembly has come; `None`: nothing is.
@@ -245,22 +297,27 @@ impl Decoder {
         }
     }
 
-    /// The heads of a stock message as far as they are in `input`, and its length if it is whole.
-    fn scan(&self, input: &[u8]) -> Result<(Tally, Option<usize>), WireError> {
-        let (mut tally, mut at) = (Tally::default(), 0usize);
-        loop {
-            let Some(head) = FrameHead::parse(&input[at..])?.filter(|head| !head.command) else {
-                return Ok((tally, None));
-            };
-            self.check(&mut tally, &head)?;
-            at += head.size + head.len as usize;
-            if at > input.len() {
-                return Ok((tally, None));
+    /// The heads of a stock message as far as they are in `input`.
+    fn scan(&self, input: &[u8]) -> Result<Scan, WireError> {
+        let mut scan = Scan { tally: Tally::default(), is_last: false, whole: None };
+        let (mut at, mut interrupted) = (0, false);
+        while let Some(rest) = input.get(at..)
+            && let Some(head) = FrameHead::parse(rest)?
+        {
+            if head.command {
+                check_command(&head)?;
+                interrupted = true;
+            } else {
+                self.check(&mut scan.tally, &head)?;
             }
-            if !head.more {
-                return Ok((tally, Some(at)));
+            at += head.size + head.len as usize;
+            if !head.command && !head.more {
+                scan.is_last = true;
+                scan.whole = (at <= input.len() && !interrupted).then_some(at);
+                break;
             }
         }
+        Ok(scan)
     }
 
     /// A command, or a message of a stock peer, with nothing in assembly.
@@ -268,11 +325,11 @@ impl Decoder {
         if head.command {
             return self.begin_command(head, input);
         }
-        let (tally, whole) = self.scan(input)?;
-        match whole {
+        let scan = self.scan(input)?;
+        match scan.whole {
             Some(len) => Ok(Step {
                 consumed: len,
-                charge: self.charge(&tally),
+                charge: self.charge(&scan.tally),
                 item: Some(self.message(Cow::Borrowed(&input[..len]))?),
             }),
             None => self.begin(input),
@@ -320,6 +377,9 @@ impl Decoder {
                 break Step { consumed: used, charge: 0, item: None };
             }
             if open.tally.frames > 0 && !open.tally.more {
+                if open.partial.is_hollow() {
+                    return Ok(Step { consumed: used, charge: 0, item: Some(Item::Discarded) });
+                }
                 let charge = self.charge(&open.tally);
                 let item = self.message(Cow::Owned(open.partial.into_bytes()))?;
                 return Ok(Step { consumed: used, charge, item: Some(item) });
@@ -417,7 +477,6 @@ fn native_record(header: Header, method: &str, payload: Bytes) -> Record {
 #[cfg(test)]
 mod tests {
     use crate::base::error::ErrorKind;
-    use crate::wire::assembly::PAGE;
     use crate::wire::command::{self, Context, FlowState};
     use crate::wire::encode::{encode, encode_pair_head, encode_stock_answer, encode_stock_request};
     use crate::wire::frame::write_frame;
@@ -445,22 +504,26 @@ mod tests {
     fn feed<'a>(mode: Mode, chunks: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<String>, WireError> {
         let mut decoder = Decoder::new(mode, MAX);
         let (mut carry, mut items) = (Vec::new(), Vec::new());
-        let mut received = 0;
+        let (mut received, mut admitted) = (0, 0);
         for chunk in chunks {
             carry.extend_from_slice(chunk);
             received += chunk.len();
             loop {
-                let peeked = decoder.peek(&carry)?;
+                if decoder.assembly().is_none() {
+                    match decoder.peek(&carry)? {
+                        Some(charge) => admitted = charge,
+                        None => break,
+                    }
+                }
                 let step = decoder.decode(&carry)?;
                 carry.drain(..step.consumed);
                 assert!(decoder.capacity() <= received + PAGE.max(received / 8));
                 let Some(item) = step.item else {
-                    assert!(peeked.is_none() || decoder.assembly().is_some() || carry.is_empty());
+                    assert!(decoder.assembly().is_some());
                     break;
                 };
-                // A command may come between the frames of the message that was looked at.
-                if let (Some(peeked), Item::Record(_) | Item::Malformed(_)) = (peeked, &item) {
-                    assert_eq!(step.charge, peeked, "{item:?}");
+                if !matches!(item, Item::Command(_)) {
+                    assert!(step.charge == admitted || admitted > MAX && step.charge < admitted, "{item:?}");
                 }
                 if let Item::Record(r) = &item {
                     assert!(step.charge >= r.charge());
@@ -788,8 +851,18 @@ mod tests {
         let bytes = frames(&[b"id", b"", b"echo", b"payload"]);
         let decoder = Decoder::new(Mode::StockAsking, MAX);
         assert_eq!(decoder.peek(&bytes).unwrap(), Some(2 + 4 + 7 + RECORD_OVERHEAD + 3 * FRAME_OVERHEAD));
-        assert_eq!(decoder.peek(&bytes[..2]).unwrap(), Some(2 + RECORD_OVERHEAD), "as far as it is announced");
-        assert_eq!(decoder.peek(&bytes[..1]).unwrap(), None);
+        // From the last frame's head on; before, only if it takes long, and then the most.
+        let last_head = bytes.len() - 7;
+        assert_eq!(decoder.peek(&bytes[..last_head]).unwrap(), decoder.peek(&bytes).unwrap());
+        assert_eq!(decoder.peek(&bytes[..last_head - 1]).unwrap(), None);
+        let long = frames(&[&[b'e'; PAGE], b"", b"echo", b"p"]);
+        assert_eq!(decoder.peek(&long[..PAGE - 1]).unwrap(), None);
+        assert_eq!(decoder.peek(&long[..PAGE]).unwrap(), Some(MAX + RECORD_OVERHEAD + 63 * FRAME_OVERHEAD));
+        // A heartbeat between the frames costs nothing and hides nothing.
+        let mut parted = bytes[..4].to_vec();
+        command::write_ping(0, &Context::default(), &mut parted);
+        parted.extend(&bytes[4..]);
+        assert_eq!(decoder.peek(&parted).unwrap(), decoder.peek(&bytes).unwrap());
         let mut bytes = Vec::new();
         encode(&record(Kind::Message, "abc", b"payload"), 0, &mut bytes);
         let decoder = Decoder::new(Mode::NativeApplication, MAX);
@@ -845,6 +918,42 @@ mod tests {
         let step = decoder.decode(&bytes[at + step.consumed..]).unwrap();
         assert!(matches!(step.item, Some(Item::Record(r)) if r.method.as_str() == "next"));
         assert!(decoder.assembly_space(1000).is_none());
+    }
+
+    #[test]
+    fn what_nobody_takes_is_thrown_away_wherever_it_is_cut() {
+        let mut native = Vec::new();
+        encode(&record(Kind::Reply, "", &[b'r'; 9000]), 0, &mut native);
+        let mut stock = Vec::new();
+        encode_stock_request(0x1112_1314_1516_1718, "ok", 9000, &mut stock);
+        stock.extend([b'r'; 9000]);
+        for (mode, mut bytes) in [(Mode::NativeCompletion, native), (Mode::StockAnswering, stock)] {
+            let len = bytes.len();
+            bytes.extend_from_within(..);
+            // Thrown away from its head on, or when `begun` bytes of it are in assembly already.
+            for begun in [0, 11, 500, len - 1] {
+                let mut decoder = Decoder::new(mode, MAX);
+                assert_eq!(decoder.peek_correlation(&bytes[..9]), None);
+                assert_eq!(decoder.peek_correlation(&bytes[..40]), Some(0x1112_1314_1516_1718));
+                let mut at = decoder.decode(&bytes[..begun]).unwrap().consumed;
+                at += decoder.discard(&bytes[at..begun.max(11)]).unwrap().consumed;
+                let mut item = None;
+                for end in (at..len).step_by(977).chain([len + 30]) {
+                    assert_eq!((item.is_none(), decoder.capacity()), (true, 0));
+                    assert!(decoder.assembly_space(1 << 20).is_none());
+                    let step = decoder.decode(&bytes[at..end]).unwrap();
+                    (at, item) = (at + step.consumed, step.item);
+                }
+                assert!(matches!(item, Some(Item::Discarded)), "{item:?}");
+                assert_eq!((at, decoder.assembly()), (len, None));
+                let step = decoder.decode(&bytes[at..]).unwrap();
+                assert!(matches!(step.item, Some(Item::Record(r)) if r.payload.len() == 9000));
+            }
+        }
+        let mut ping = Vec::new();
+        command::write_ping(0, &Context::default(), &mut ping);
+        let step = Decoder::new(Mode::NativeCompletion, MAX).discard(&ping).unwrap();
+        assert!(matches!(step.item, Some(Item::Command(_))), "a command is not a record");
     }
 
     #[test]

@@ -25,8 +25,8 @@ pub enum WireError {
         /// What the peer announced.
         theirs: MechanismName,
     },
-    /// Both sides, or neither, want to be the server of the mechanism.
-    #[error("both ends of the connection take the same side of the mechanism")]
+    /// The dialling side, too, wants to be the server of the mechanism.
+    #[error("both ends of the connection want to be the mechanism's server")]
     MechanismSide,
     /// The user name or the password is not ours.
     #[error("wrong user name or password")]

@@ -251,8 +251,9 @@ impl Handshake {
         if name[..ours.len()] != *ours.as_bytes() || name[ours.len()..].iter().any(|b| *b != 0) {
             return Err(WireError::Mechanism { ours, theirs: MechanismName(name) });
         }
-        let they_serve = bytes[32] != 0;
-        if self.security != Security::Null && they_serve == (self.side == Side::Accept) {
+        // A server that does not say so is believed: libzmq's never does.
+        let both_serve = self.side == Side::Accept && bytes[32] != 0;
+        if self.security != Security::Null && both_serve {
             return Err(WireError::MechanismSide);
         }
         self.inbox = Vec::new();
@@ -575,7 +576,11 @@ mod tests {
         assert_eq!(take(plain("x"), "PLAIN", true), Err(WireError::MechanismSide));
         assert_eq!(take(Security::Null, "NULL", true), Ok(64), "NULL has no sides");
         let dial = Side::Dial(place(Lane::Application));
-        assert_eq!(new(dial, plain("x")).handle_bytes(&greeting("PLAIN", false)), Err(WireError::MechanismSide));
+        for says_so in [false, true] {
+            let mut dialler = new(dial, plain("x"));
+            assert_eq!(dialler.handle_bytes(&greeting("PLAIN", says_so)), Ok(64), "libzmq's server does not say so");
+            assert_eq!(dialler.state, State::Welcome);
+        }
         assert_eq!(new(Side::Accept, plain("x")).outbox[32], 1);
         assert_eq!(new(dial, plain("x")).outbox[32], 0);
     }

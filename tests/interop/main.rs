@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use afflux::base::time::Instant;
 use afflux::host::dump::{HistogramLog, MICROS, write_hgrm};
-use afflux::meter::{Latency, LatencySet, Measurement, Meter, latency, render_prometheus};
+use afflux::meter::{Latency, LatencySet, Measurement, Meter, Reading, latency, render_prometheus};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
@@ -84,16 +84,13 @@ fn a_log_of_two_tags_and_their_tables() {
 
 #[test]
 fn a_text_for_scrapers() {
-    let mut page = vec![0u64; Meter::COUNT];
-    for (i, &meter) in Meter::ALL.iter().enumerate() {
-        page[meter.index()] = i as u64;
-    }
+    let page = Reading::of(Meter::ALL.iter().map(|&meter| (meter, meter.index() as u64)));
     let mut set = LatencySet::new();
     values(0, 0).for_each(|v| set.record(Latency::Request, Duration::from_nanos(v)));
     let mut measurement = Measurement::new(Instant(0));
     measurement.absorb(&set);
     let mut text = String::new();
-    render_prometheus(&measurement.snapshot(&[&page], Instant(1)), &mut text);
+    render_prometheus(&measurement.snapshot(&[page], Instant(1)), &mut text);
     assert!(text.ends_with('\n'));
     std::fs::write(directory().join("metrics.txt"), text).unwrap();
 }

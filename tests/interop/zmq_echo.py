@@ -315,13 +315,15 @@ def the_greeting_does_not_wait_for_ours(endpoint):
 @check("DEALER, byte by byte", "5 B", client="raw TCP")
 def a_byte_at_a_time_is_enough(endpoint):
     with Raw(endpoint) as peer:
-        everything = GREETING + ready(b"DEALER")
-        everything += short(1, b"7") + short(1, b"") + short(1, b"echo") + short(0, b"hello")
-        for i in range(len(everything)):
-            peer.send(everything[i : i + 1])
-        same(peer.read(64)[:1], b"\xff", "greeting")
-        demand(peer.frame()[1].startswith(b"\x05READY"), "READY")
-        same(peer.message(), [b"7", b"", b"ok", b"hello"], "answer")
+        message = short(1, b"7") + short(1, b"") + short(1, b"echo") + short(0, b"hello")
+        for step, await_answer in (
+            (GREETING, lambda: same(peer.read(64)[:1], b"\xff", "greeting")),
+            (ready(b"DEALER"), lambda: demand(peer.frame()[1].startswith(b"\x05READY"), "READY")),
+            (message, lambda: same(peer.message(), [b"7", b"", b"ok", b"hello"], "answer")),
+        ):
+            for i in range(len(step)):
+                peer.send(step[i : i + 1])
+            await_answer()
 
 
 @check("DEALER, long frames", "1 B", client="raw TCP")

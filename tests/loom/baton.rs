@@ -3,8 +3,11 @@ use afflux::sync::baton::{Asked, Baton, PostBaton, Released};
 use super::atomic::{AtomicU32, Ordering};
 use super::{Arc, model, thread};
 
+/// What each of three threads left to be done. Relaxed stores: only the baton orders them.
+type Left = [AtomicU32; 3];
+
 /// Work by the rules: take the baton and look as long as there is more, or ask and go.
-fn work_off(baton: &Baton<u32>, left: &AtomicU32) {
+fn work_off(baton: &Baton<u32>, left: &Left) {
     loop {
         let Some(mut held) = baton.try_take() else {
             match baton.ask() {
@@ -12,32 +15,61 @@ fn work_off(baton: &Baton<u32>, left: &AtomicU32) {
                 Asked::Free => continue,
             }
         };
-        *held += left.swap(0, Ordering::Relaxed);
+        for work in left.iter().filter(|work| work.load(Ordering::Relaxed) == 1) {
+            work.store(0, Ordering::Relaxed);
+            *held += 1;
+        }
         if held.release() == Released::Clean {
             return;
         }
     }
 }
 
-/// Hand-over against late work, three at once. The work itself is relaxed: the baton must order it.
+/// Hand-over against late work.
 #[test]
 fn no_work_is_left_behind() {
     model(|| {
-        let shared = Arc::new((Baton::new(0), AtomicU32::new(0)));
-        let others: Vec<_> = (0..2)
-            .map(|_| {
+        let shared = Arc::new((Baton::new(0), Left::default()));
+        let workers: Vec<_> = (0..2)
+            .map(|n: usize| {
                 let shared = shared.clone();
                 thread::spawn(move || {
-                    shared.1.fetch_add(1, Ordering::Relaxed);
-                    work_off(&shared.0, &shared.1);
+                    let (baton, left) = &*shared;
+                    left[n].store(1, Ordering::Relaxed);
+                    work_off(baton, left);
                 })
             })
             .collect();
-        shared.1.fetch_add(1, Ordering::Relaxed);
-        work_off(&shared.0, &shared.1);
-        others.into_iter().for_each(|other| other.join().unwrap());
-        assert_eq!(*shared.0.try_take().unwrap(), 3);
-        assert_eq!(shared.1.load(Ordering::Relaxed), 0);
+        let (baton, left) = &*shared;
+        left[2].store(1, Ordering::Relaxed);
+        work_off(baton, left);
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        assert_eq!(*baton.try_take().unwrap(), 3);
+    });
+}
+
+/// A holder that may not do the work itself sees it after its release, and can tell another.
+#[test]
+fn who_lets_go_sees_what_was_left() {
+    model(|| {
+        let shared = Arc::new((Baton::new(()), Left::default()));
+        let held = shared.0.try_take().unwrap();
+        let askers: Vec<_> = (0..2)
+            .map(|n: usize| {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    let (baton, left) = &*shared;
+                    left[n].store(1, Ordering::Relaxed);
+                    (n, baton.ask())
+                })
+            })
+            .collect();
+        let released = held.release();
+        let seen: Vec<_> = shared.1.iter().map(|work| work.load(Ordering::Relaxed)).collect();
+        let answers: Vec<_> = askers.into_iter().map(|asker| asker.join().unwrap()).collect();
+        let busy = |(_, asked): &&(usize, Asked)| *asked == Asked::Busy;
+        assert_eq!(released == Released::MoreWork, answers.iter().any(|answer| busy(&answer)));
+        assert!(answers.iter().filter(busy).all(|(n, _)| seen[*n] == 1));
     });
 }
 
@@ -74,11 +106,12 @@ fn no_posted_record_is_left_behind() {
                 thread::spawn(move || write_or_post(&lane, n))
             })
             .collect();
+        write_or_post(&lane, 3);
         others.into_iter().for_each(|other| other.join().unwrap());
         let mut held = lane.try_take().unwrap();
         assert_eq!(held.drain_posts(|_, n| panic!("record {n} was left behind")), 0);
         held.sort_unstable();
-        assert_eq!(*held, [1, 2]);
+        assert_eq!(*held, [1, 2, 3]);
     });
 }
 
@@ -100,10 +133,11 @@ fn posts_keep_their_order() {
     });
 }
 
-/// Holds the baton once; clears away what it guards if it is retired by then.
-fn hold(baton: &Baton<Option<&str>>) {
+/// Holds the baton; clears away what it guards if it is retired by then.
+fn hold(baton: &Baton<Option<&str>>, reason: &AtomicU32) {
     while let Some(mut held) = baton.try_take() {
         if baton.is_retired() {
+            assert_eq!(reason.load(Ordering::Relaxed), 7);
             *held = None;
         }
         if held.release() == Released::Clean {
@@ -116,15 +150,17 @@ fn hold(baton: &Baton<Option<&str>>) {
 #[test]
 fn a_retired_baton_is_cleared_away() {
     model(|| {
-        let baton = Arc::new(Baton::new(Some("socket")));
+        let shared = Arc::new((Baton::new(Some("socket")), AtomicU32::new(0)));
         let holders: Vec<_> = (0..2)
             .map(|_| {
-                let baton = baton.clone();
-                thread::spawn(move || hold(&baton))
+                let shared = shared.clone();
+                thread::spawn(move || hold(&shared.0, &shared.1))
             })
             .collect();
+        let (baton, reason) = &*shared;
+        reason.store(7, Ordering::Relaxed);
         if baton.retire() == Asked::Free {
-            hold(&baton);
+            hold(baton, reason);
         }
         holders.into_iter().for_each(|holder| holder.join().unwrap());
         assert!(baton.is_retired());

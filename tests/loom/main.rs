@@ -27,11 +27,11 @@ mod harness {
     pub use loom::sync::{Arc, Condvar, Mutex, atomic};
     pub use loom::thread;
 
-    /// Runs `body` under every interleaving that has at most three preemptions, or
+    /// Runs `body` under every interleaving that has at most two preemptions, or
     /// `LOOM_MAX_PREEMPTIONS`.
     pub fn model(body: impl Fn() + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound.get_or_insert(3);
+        builder.preemption_bound.get_or_insert(2);
         builder.check(body);
     }
 }

@@ -31,11 +31,11 @@ fn a_counter_never_falls() {
 fn a_settled_page_has_the_new_peak() {
     model(|| {
         let page = Arc::new(MeterPage::new(3));
-        page.max(PEAK, 9);
-        page.set(GAUGE, 4);
         let writer = {
             let page = page.clone();
             thread::spawn(move || {
+                page.max(PEAK, 9);
+                page.set(GAUGE, 4);
                 while !page.follow_reset(|page| page.set(PEAK, page.get(GAUGE))) {
                     thread::yield_now();
                 }

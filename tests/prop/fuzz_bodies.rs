@@ -43,7 +43,7 @@ impl Fed {
 pub fn feed<'a>(mode: Mode, max_message: u64, chunks: impl IntoIterator<Item = &'a [u8]>, direct: bool) -> Fed {
     let mut decoder = Decoder::new(mode, max_message);
     let mut fed = Fed { items: Vec::new(), error: None, rest: Vec::new() };
-    let mut received = 0;
+    let (mut received, mut admitted) = (0, 0);
     for mut chunk in chunks {
         if direct && fed.rest.is_empty() {
             while let Some(space) = decoder.assembly_space(chunk.len()) {
@@ -56,7 +56,13 @@ pub fn feed<'a>(mode: Mode, max_message: u64, chunks: impl IntoIterator<Item = &
         fed.rest.extend_from_slice(chunk);
         received += chunk.len();
         loop {
-            let step = match decoder.peek(&fed.rest).and_then(|_| decoder.decode(&fed.rest)) {
+            let begins = decoder.assembly().is_none();
+            let step = match decoder.peek(&fed.rest) {
+                Ok(None) if begins => break,
+                Ok(peeked) => decoder.decode(&fed.rest).inspect(|_| admitted = peeked.unwrap_or(admitted)),
+                Err(e) => Err(e),
+            };
+            let step = match step {
                 Ok(step) => step,
                 Err(e) => {
                     // What lies behind an error depends on how far the cuts had come.
@@ -74,7 +80,7 @@ pub fn feed<'a>(mode: Mode, max_message: u64, chunks: impl IntoIterator<Item = &
                 Some(item) => {
                     assert!(step.consumed > 0 || direct, "an item out of nothing");
                     if let Item::Record(r) = &item {
-                        assert!(r.charge() <= step.charge);
+                        assert!(r.charge() <= step.charge && step.charge <= admitted);
                         assert!(r.payload.len() as u64 <= max_message);
                     }
                     fed.items.push(item);
@@ -83,7 +89,7 @@ pub fn feed<'a>(mode: Mode, max_message: u64, chunks: impl IntoIterator<Item = &
             }
         }
     }
-    assert!(fed.rest.len() < 9, "only a head that is not complete stays with the caller");
+    assert!(fed.rest.len() < PAGE, "only what tells its charge late stays with the caller");
     fed
 }
 

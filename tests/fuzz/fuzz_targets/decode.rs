@@ -1,6 +1,3 @@
 #![no_main]
 
-#[path = "../../prop/fuzz_bodies.rs"]
-mod fuzz_bodies;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_bodies::decode(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| afflux_fuzz::decode(data));

@@ -1,0 +1,137 @@
+//! The thread of a shard: turns of its engine, and the sleep between them.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::{Events, Poll, Token};
+
+use super::tcp::Tcp;
+use crate::base::time::Instant;
+use crate::engine::here;
+use crate::engine::shard::{LinkKey, ShardAction, ShardEngine};
+use crate::engine::shared::{HostShared, Life};
+use crate::flow::transport::Transport;
+use crate::plan::Idle;
+use crate::sync::wake::WakeCell;
+
+/// The token of the poller's waker.
+pub const WAKE: Token = Token(usize::MAX);
+
+/// A shard about to run. Built on the thread that will run it.
+pub struct ShardLoop {
+    engine: ShardEngine,
+    poll: Poll,
+    events: Events,
+    wake: Arc<WakeCell>,
+    idle: Idle,
+}
+
+impl ShardLoop {
+    /// `poll` already has the waker that `wake` calls.
+    pub fn new(engine: ShardEngine, poll: Poll, wake: Arc<WakeCell>, idle: Idle) -> Self {
+        ShardLoop { engine, poll, events: Events::with_capacity(256), wake, idle }
+    }
+
+    /// Runs until the host is over.
+    pub fn run(mut self) -> io::Result<()> {
+        here::enter_runtime();
+        let shared: Arc<HostShared> = self.engine.shared().clone();
+        let mut idle_since: Option<Instant> = None;
+        loop {
+            let now = shared.clock.now();
+            let turn = self.engine.turn(now);
+            self.act()?;
+            if shared.life() == Life::Stopped {
+                return Ok(());
+            }
+            if turn.again {
+                idle_since = None;
+                self.poll(Some(Duration::ZERO))?;
+                continue;
+            }
+            let spin = match self.idle {
+                Idle::Spin => true,
+                Idle::Park => false,
+                Idle::SpinThenPark(time) => now.since(*idle_since.get_or_insert(now)) < time,
+            };
+            if turn.moved {
+                idle_since = None;
+            }
+            if spin {
+                self.poll(Some(Duration::ZERO))?;
+                std::hint::spin_loop();
+                continue;
+            }
+            if turn.moved {
+                // Who filled the rings may share this processor and have more: let him, once.
+                std::thread::yield_now();
+                if self.engine.has_work() {
+                    continue;
+                }
+            }
+            self.wake.prepare_sleep();
+            if self.engine.has_work() || !self.wake.sleep_or_abort() {
+                self.wake.awake();
+                continue;
+            }
+            let now = shared.clock.now();
+            let timeout = (turn.next != Instant::NEVER).then(|| turn.next.since(now));
+            let slept = self.poll(timeout);
+            self.wake.awake();
+            slept?;
+            idle_since = None;
+        }
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            other => other?,
+        }
+        for event in &self.events {
+            if event.token() != WAKE {
+                let key = key(event.token());
+                // An error or a hang-up is found by reading.
+                let readable = event.is_readable() || event.is_read_closed() || event.is_error();
+                self.engine.handle_ready(key, readable, event.is_writable());
+            }
+        }
+        Ok(())
+    }
+
+    fn act(&mut self) -> io::Result<()> {
+        while let Some(action) = self.engine.poll_action() {
+            match action {
+                ShardAction::Watch { link, transport } => {
+                    if let Some(tcp) = tcp(&transport)
+                        && let Err(e) = tcp.register(self.poll.registry(), token(link))
+                    {
+                        log::warn!("a connection cannot be watched and is ended: {e}");
+                        transport.shutdown();
+                    }
+                }
+                ShardAction::Unwatch { transport } => {
+                    if let Some(tcp) = tcp(&transport) {
+                        tcp.deregister(self.poll.registry());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tcp(transport: &Arc<dyn Transport>) -> Option<&Tcp> {
+    transport.as_any().downcast_ref()
+}
+
+/// Index and generation in one token: a late event of a place that was used again is recognised.
+fn token(key: LinkKey) -> Token {
+    Token((key.generation as usize) << 32 | key.index as usize)
+}
+
+fn key(token: Token) -> LinkKey {
+    LinkKey { index: token.0 as u32, generation: (token.0 >> 32) as u32 }
+}
+

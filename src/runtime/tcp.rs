@@ -1,0 +1,135 @@
+//! TCP connections: the options they get, and how they are registered with a poller. Together
+//! with `reactor.rs` all that knows of sockets.
+
+use std::any::Any;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::flow::transport::Transport;
+use crate::plan::{Endpoint, HostPlan};
+
+/// How long the completion lane may hold bytes that the peer does not acknowledge. Not set on the
+/// application lane: it would end a parked one, whose zero-window probes are answered.
+const USER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A connected, non-blocking TCP stream. The socket is closed when the last owner lets go; what
+/// ends the connection is [`Transport::shutdown`].
+#[derive(Debug)]
+pub struct Tcp(TcpStream);
+
+impl Tcp {
+    /// Sets what every connection of a host gets.
+    pub fn new(stream: TcpStream, plan: &HostPlan) -> io::Result<Tcp> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let socket = SockRef::from(&stream);
+        if let Some(bytes) = plan.socket_send_buffer {
+            socket.set_send_buffer_size(bytes as usize)?;
+        }
+        if let Some(bytes) = plan.socket_receive_buffer {
+            socket.set_recv_buffer_size(bytes as usize)?;
+        }
+        Ok(Tcp(stream))
+    }
+
+    /// Says that this connection is a completion lane.
+    pub fn mark_completion(&self) {
+        #[cfg(target_os = "linux")]
+        // A kernel that does not know the option has slower failure detection, and heartbeats.
+        let _ = SockRef::from(&self.0).set_tcp_user_timeout(Some(USER_TIMEOUT));
+    }
+
+    /// Starts a connection; it is up when the socket becomes writable without an error.
+    pub fn connect(to: SocketAddr, plan: &HostPlan) -> io::Result<Tcp> {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        match socket.connect(&to.into()) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            #[cfg(unix)]
+            Err(e) if e.raw_os_error() == Some(IN_PROGRESS) => {}
+            Err(e) => return Err(e),
+        }
+        Tcp::new(socket.into(), plan)
+    }
+
+    /// How a connection that was started has come out; `None`: not yet.
+    pub fn connected(&self) -> Option<io::Result<()>> {
+        match self.0.take_error() {
+            Ok(Some(e)) | Err(e) => return Some(Err(e)),
+            Ok(None) => {}
+        }
+        match self.0.peer_addr() {
+            Ok(_) => Some(Ok(())),
+            Err(e) if e.kind() == io::ErrorKind::NotConnected => None,
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    /// Watches both directions, edge by edge.
+    pub fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut SourceFd(&self.0.as_raw_fd()), token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    /// Watches it no longer.
+    pub fn deregister(&self, registry: &Registry) {
+        // It may never have been registered here; then there is nothing to undo.
+        let _ = registry.deregister(&mut SourceFd(&self.0.as_raw_fd()));
+    }
+}
+
+/// `EINPROGRESS` of Linux; elsewhere std maps it to `WouldBlock` or the number differs and the
+/// dial is tried again.
+#[cfg(unix)]
+const IN_PROGRESS: i32 = 115;
+
+impl Transport for Tcp {
+    #[inline]
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        (&self.0).read(buf)
+    }
+
+    #[inline]
+    fn write(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        match bufs {
+            [one] => (&self.0).write(one),
+            many => (&self.0).write_vectored(many),
+        }
+    }
+
+    fn shutdown(&self) {
+        // It may have ended already.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The addresses of an endpoint. A name is looked up by the system, which may take its time.
+pub fn resolve(endpoint: &Endpoint) -> io::Result<SocketAddr> {
+    match endpoint {
+        Endpoint::Addr(addr) => Ok(*addr),
+        Endpoint::Name(host, port) => (&**host, *port)
+            .to_socket_addrs()?
+            .next()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+    }
+}
+
+/// A listening socket.
+pub fn listen(addr: SocketAddr) -> io::Result<mio::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(1024)?;
+    socket.set_nonblocking(true)?;
+    Ok(mio::net::TcpListener::from_std(socket.into()))
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Other people's programs against ours: stock ZeroMQ clients against the echo example, the standard readers against
+# our histogram files. Installs what it needs into target/interop and by apt; what it cannot get is a failure in
+# the table, never left out of it.
+set -euo pipefail
+exec </dev/null
+cd "$(dirname "$0")/../.."
+
+target=${CARGO_TARGET_DIR:-$PWD/target}
+dir=$target/interop
+results=$dir/results.tsv
+mkdir -p "$dir/files"
+rm -f "$dir"/files/*
+: >"$results"
+failed=0
+
+apt_updated=
+apt() {
+    [[ -n $apt_updated ]] || apt-get -qq update
+    apt_updated=yes
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "$@"
+}
+
+# A set of Python packages each: they do not all bear each other.
+venv() {
+    local at=$dir/$1
+    shift
+    if [[ ! -x $at/bin/pip ]]; then
+        rm -rf "$at"
+        python3 -m venv "$at" || { apt python3-venv && python3 -m venv --clear "$at"; }
+    fi
+    "$at/bin/pip" --quiet --disable-pip-version-check install "$@"
+}
+
+# check WHAT SCRIPT ARGUMENT..: the script adds its rows; if it adds none, that is a row.
+check() {
+    local what=$1 before after
+    shift
+    before=$(wc -l <"$results")
+    "$@" || failed=1
+    after=$(wc -l <"$results")
+    if ((after == before)); then
+        missing "$what" "it ended without a result"
+    fi
+}
+
+missing() {
+    printf '%s\t-\t-\t-\t-\tFAILED: %s\n' "$1" "$2" >>"$results"
+    failed=1
+}
+
+if AFFLUX_INTEROP_DIR=$dir/files cargo test --locked --quiet --test interop; then
+    command -v java >/dev/null || apt default-jre-headless || missing Java "no Java runtime"
+    [[ -e /usr/share/java/hdrhistogram.jar ]] || apt libhdrhistogram-java || missing HistogramLogProcessor "no libhdrhistogram-java"
+    if venv hdr 'hdrhistogram>=0.10.8' 'prometheus-client>=0.21'; then
+        check "histogram readers" "$dir/hdr/bin/python" tests/interop/hlog_reader.py "$dir/files" "$results"
+    else
+        missing "histogram readers" "pip could not install hdrhistogram and prometheus-client"
+    fi
+else
+    missing "histogram readers" "the files were not written"
+fi
+
+if ! cargo build --locked --quiet --release --example echo; then
+    missing "stock ZeroMQ clients" "the echo example does not build"
+elif venv zmq 'pyzmq>=27'; then
+    check "stock ZeroMQ clients" "$dir/zmq/bin/python" tests/interop/zmq_echo.py "$target/release/examples/echo" "$results"
+else
+    missing "stock ZeroMQ clients" "pip could not install pyzmq"
+fi
+
+python3 - "$results" <<'PYTHON'
+import sys
+
+rows = [["client", "socket types", "mechanism", "direction", "sizes", "outcome"]]
+rows += [line.rstrip("\n").split("\t") for line in open(sys.argv[1], encoding="utf-8")]
+widths = [max(len(row[i]) for row in rows) for i in range(5)]
+print()
+for row in rows:
+    print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[5]]))
+PYTHON
+exit "$failed"

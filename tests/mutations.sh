@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Checks that can fail: plants each known fault and demands that the tests named beside it turn red.
+#
+#   tests/mutations.sh              all faults
+#   tests/mutations.sh lazy_wake    only these
+#
+# A fault is code under cfg(afflux_mutation = "<name>"). Every name in src/ has a row here and the other way round.
+# The cfg reaches only the crate itself, through a wrapper around rustc per fault, so that no dependency is built
+# again. A test that hangs under its fault is red too.
+set -euo pipefail
+exec </dev/null
+cd "$(dirname "$0")/.."
+
+# fault | where: loom (the models under loom), lib, or a test target | filter of the tests that must turn red
+table='
+ring_relaxed_publish    | loom | ring::
+mark_forgets_waiter     | loom | mark::a_refused_sender_is_seen_by_the_release
+mark_keeps_version      | loom | mark::nothing_is_admitted_above_a_new_limit
+baton_forgets_flag      | loom | baton::
+lazy_wake               | loom | wake::
+page_settles_early      | loom | page::a_settled_page_has_the_new_peak
+published_early_version | loom | published::
+room_enters_blindly     | loom | room::
+'
+
+patience=180
+target=${CARGO_TARGET_DIR:-$PWD/target}
+rows=$(sed -e 's/[[:space:]]*|[[:space:]]*/|/g' -e '/^[[:space:]]*$/d' <<<"$table")
+names=$(cut -d'|' -f1 <<<"$rows")
+
+planted=$(grep -rhoE 'afflux_mutation *= *"[a-z0-9_]+"' src | grep -oE '"[a-z0-9_]+"' | tr -d '"' | sort -u)
+apart=$(comm -3 <(sort -u <<<"$names") <(printf '%s\n' "$planted"))
+if [[ -n $apart ]]; then
+    printf 'rows without a fault in src/ (left) and faults without a row here (right):\n%s\n' "$apart"
+    exit 1
+fi
+
+wanted=("$@")
+(($#)) || mapfile -t wanted <<<"$names"
+export CARGO_TERM_PROGRESS_WHEN=never CARGO_INCREMENTAL=0
+wrappers=$target/mutations
+mkdir -p "$wrappers"
+failed=0
+for name in "${wanted[@]}"; do
+    row=$(grep "^$name|" <<<"$rows") || { echo "no fault '$name'"; exit 2; }
+    IFS='|' read -r _ where filter <<<"$row"
+    printf '#!/bin/sh\ncompiler=$1; shift\nexec "$compiler" "$@" --cfg '\''afflux_mutation="%s"'\''\n' "$name" >"$wrappers/$name.new"
+    chmod +x "$wrappers/$name.new"
+    # Kept if unchanged: a newer wrapper would be a new compiler.
+    cmp -s "$wrappers/$name.new" "$wrappers/$name" || mv "$wrappers/$name.new" "$wrappers/$name"
+    rm -f "$wrappers/$name.new"
+    run=(env "RUSTC_WORKSPACE_WRAPPER=$wrappers/$name")
+    case $where in
+    loom) run+=("RUSTFLAGS=--cfg afflux_loom" "CARGO_TARGET_DIR=$target/loom" cargo test --locked --release --test loom) ;;
+    lib) run+=(cargo test --locked --lib) ;;
+    *) run+=(cargo test --locked --test "$where") ;;
+    esac
+    log=$wrappers/$name.log
+    began=$SECONDS
+    if ! "${run[@]}" --no-run >"$log" 2>&1; then
+        outcome="FAILED: does not build, see $log"
+    elif timeout --kill-after=5 "$patience" "${run[@]}" "$filter" >"$log" 2>&1; then
+        outcome="FAILED: stayed green, see $log"
+    elif [[ $? =~ ^(124|137)$ ]]; then
+        outcome="red (hung)"
+    elif ! grep -qE '^running [1-9]' "$log"; then
+        outcome="FAILED: no test matched, see $log"
+    else
+        outcome="red"
+    fi
+    [[ $outcome == red* ]] || failed=1
+    printf '%-28s %-6s %-52s %4d s  %s\n' "$name" "$where" "$filter" $((SECONDS - began)) "$outcome"
+done
+exit "$failed"
