@@ -139,7 +139,11 @@ impl Core {
 
     /// Who waits for the end of `cell`.
     pub fn awaited(&mut self, cell: CellId) -> Option<Awaited> {
-        if self.awaited.get(&cell.index).is_some_and(|a| a.cell == cell) { self.awaited.remove(&cell.index) } else { None }
+        if self.awaited.get(&cell.index).is_some_and(|a| a.cell == cell) {
+            self.awaited.remove(&cell.index)
+        } else {
+            None
+        }
     }
 
     /// An operation has ended as it was started; its continuation runs in a turn of its own.

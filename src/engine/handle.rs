@@ -239,7 +239,9 @@ impl Handle {
         let shared = &self.shared;
         let state = &mut *self.state.lock();
         let (address, rotation) = &mut state.addresses[order.slot];
-        let fail = |kind, detail, payload| Err((Error::new(kind, detail).with(|n| n.target = Some(address.name().clone())), payload));
+        let fail = |kind, detail, payload| {
+            Err((Error::new(kind, detail).with(|n| n.target = Some(address.name().clone())), payload))
+        };
         let Some(method) = order.method else {
             return fail(ErrorKind::Rejected, Detail::MethodTooLong, order.payload);
         };

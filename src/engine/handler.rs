@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::answer::Debt;
-use super::call::{Lineage, Op, OneWay, Origin, RequestOp, SendOp, Started, Terminal, TwoWay};
+use super::call::{Lineage, OneWay, Op, Origin, RequestOp, SendOp, Started, Terminal, TwoWay};
 use super::core::Core;
 use super::handle::Handle;
 use super::seat::Continuations;
@@ -359,7 +359,11 @@ impl<K: Terminal> Op<'_, K> {
         cx: &mut Context<'_, H>,
         f: impl FnOnce(&mut H, Result<K::Ok, K::Err>, &mut Context<'_, H>) + 'static,
     ) {
-        let key = cx.continuations.insert(cx.place, cx.lineage, Box::new(move |handler, outcome, cx| f(handler, K::end(outcome), cx)));
+        let key = cx.continuations.insert(
+            cx.place,
+            cx.lineage,
+            Box::new(move |handler, outcome, cx| f(handler, K::end(outcome), cx)),
+        );
         cx.core.join_place(cx.place);
         let since = cx.core.now;
         match self.start(Notify::List(cx.core.shard.0), false) {

@@ -350,13 +350,9 @@ impl HostShared {
         assert_eq!(wakes.len(), shards + 1, "one wake cell per shard and one for the completion thread");
         let completion_wake = wakes.pop().expect("counted above");
         let done_wakes = wakes.clone();
-        let cells = CellPool::new(
-            plan.places().cells,
-            plan.shards,
-            move |shard| {
-                done_wakes[shard as usize].wake();
-            },
-        );
+        let cells = CellPool::new(plan.places().cells, plan.shards, move |shard| {
+            done_wakes[shard as usize].wake();
+        });
         let mut receivers = Vec::new();
         let ports = wakes
             .into_iter()

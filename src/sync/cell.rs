@@ -560,7 +560,7 @@ impl<P, O> Place<'_, P, O> {
         cell.body.with_mut(|place| unsafe { *place = body });
         // SAFETY: as above.
         cell.notify.with_mut(|place| unsafe { *place = terms.notify });
-        // Release twice: pairs with the Acquire in `read` of somebody with an older id.
+        // Release, all three: pairs with the Acquire in `read` of somebody with an older id.
         cell.deadline.store(terms.deadline.0, Ordering::Release);
         cell.since.store(terms.since.0, Ordering::Release);
         cell.tag.store(terms.tag, Ordering::Release);

@@ -13,6 +13,8 @@
 //! turn red. The faults are listed at the end of this file.
 
 mod baton;
+mod cell;
+mod gate;
 mod mark;
 mod page;
 mod published;
@@ -51,6 +53,16 @@ use harness::{Arc, Condvar, Mutex, atomic, model, thread};
 
 // Fault                       File                Turns red
 // ring_relaxed_publish        sync/ring.rs        ring::*
+// cell_ignores_generation     sync/cell.rs        cell::a_late_reply_against_the_next_use_of_the_place
+// cell_double_terminal        sync/cell.rs        cell::reply_against_expiry
+// cell_forgets_waker          sync/cell.rs        cell::the_end_against_first_poll_and_re_poll
+// cell_reuse_linked           sync/cell.rs        cell::a_done_list_against_a_holder_who_is_faster
+// cell_bound_first            sync/cell.rs        cell::publishing_against_a_sweep
+// cell_unfenced               cell/segment.rs     cell::publishing_against_a_sweep
+// cell_untagged               cell/list.rs        cell::a_place_is_one_callers
+// gate_overtake               sync/gate.rs        gate::a_newcomer_does_not_overtake
+// gate_lost_release           sync/gate.rs        gate::a_release_against_one_who_enqueues
+// gate_unversioned            gate/word.rs        gate::shares_hold_while_permits_move
 // mark_forgets_waiter         sync/mark.rs        mark::a_refused_sender_is_seen_by_the_release
 // mark_keeps_version          sync/mark.rs        mark::nothing_is_admitted_above_a_new_limit
 // baton_forgets_flag          sync/baton.rs       baton::*

@@ -4,9 +4,11 @@
 mod batch;
 mod baton;
 mod budget;
+mod cell;
 mod codec;
 mod egress;
 mod fuzz_bodies;
+mod gate;
 mod ledger;
 mod options;
 mod origin;

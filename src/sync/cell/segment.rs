@@ -91,8 +91,10 @@ impl Segments {
     /// The cell at `index` has just become visible. True if it is due before everything else.
     pub(super) fn lower(&self, index: u32, due: Instant) -> bool {
         let bound = &self.all[index as usize / SEGMENT].bound;
-        // Pairs with the fence in `lift` of this bound: the sweep sees the cell, or we see NEVER.
-        fence(Ordering::SeqCst);
+        if !cfg!(afflux_mutation = "cell_unfenced") {
+            // Pairs with the fence in `lift` of this bound: the sweep sees the cell, or we see NEVER.
+            fence(Ordering::SeqCst);
+        }
         if bound.load(Ordering::Relaxed) <= due.0 {
             return false;
         }

@@ -10,7 +10,7 @@ fn pool(capacity: u32) -> Pool {
 }
 
 fn terms(deadline: u64) -> Terms {
-    Terms { deadline: Instant(deadline), tag: 7, notify: Notify::None, self_timed: false }
+    Terms { deadline: Instant(deadline), since: Instant(0), tag: 7, notify: Notify::None, self_timed: false }
 }
 
 fn waiting(pool: &Pool, deadline: u64) -> CellId {
