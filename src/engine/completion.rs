@@ -22,7 +22,9 @@ use crossbeam_channel::Receiver;
 use super::answer;
 use super::command::{Attach, CompletionCommand, ShardCommand};
 use super::lanes;
-use super::shared::{Body, HostShared, Life, Outcome, SMALL_REPLY_MAX, TAG_FINDING, TAG_REPLY, TAG_REQUEST, tag_target};
+use super::shared::{
+    Body, HostShared, Life, Outcome, SMALL_REPLY_MAX, TAG_FINDING, TAG_REPLY, TAG_REQUEST, tag_target,
+};
 use crate::base::error::{Detail, Error, ErrorKind, Stage};
 use crate::base::id::{CellId, ChannelId, LinkId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
@@ -125,7 +127,10 @@ enum State {
     Connecting(Side),
     Shaking(Box<Handshake>),
     /// READY both ways; its partner is not here yet.
-    Half { peer: Box<PeerHello>, carry: Vec<u8> },
+    Half {
+        peer: Box<PeerHello>,
+        carry: Vec<u8>,
+    },
     /// The completion lane of this target's link.
     Lane(TargetId),
 }
@@ -589,7 +594,9 @@ impl CompletionEngine {
                     }
                     Some(partner) => {
                         let lane_of = |engine: &mut Self, key| match engine.conn(key).map(|c| &c.state) {
-                            Some(State::Half { peer, .. }) => peer.native.as_ref().map(|n| (n.place.lane, n.node.clone(), n.instance)),
+                            Some(State::Half { peer, .. }) => {
+                                peer.native.as_ref().map(|n| (n.place.lane, n.node.clone(), n.instance))
+                            }
                             _ => None,
                         };
                         match (lane_of(self, key), lane_of(self, partner)) {
@@ -868,10 +875,8 @@ impl CompletionEngine {
         ups.sort_by_key(|up| up.target.id);
         for (node, name, weight) in &self.known {
             let Some(id) = self.names.get(name) else { continue };
-            let channel = routes
-                .channels
-                .entry(name.clone())
-                .or_insert_with(|| Channel { id: *id, members: Vec::new() });
+            let channel =
+                routes.channels.entry(name.clone()).or_insert_with(|| Channel { id: *id, members: Vec::new() });
             let serves = |up: &&&Up| up.node == *node && up.channels.iter().any(|(n, _)| n == name);
             let links = ups.iter().filter(serves).map(|up| up.target.clone()).collect();
             channel.members.push(Member { node: node.clone(), weight: *weight, links });
@@ -980,7 +985,9 @@ impl CompletionEngine {
         if reading.release() == crate::sync::baton::Released::MoreWork {
             self.again.push(id);
         }
-        if bytes > 0 && let Some(up) = self.ups.get_mut(&id) {
+        if bytes > 0
+            && let Some(up) = self.ups.get_mut(&id)
+        {
             up.liveness.on_bytes(Lane::Completion, now);
         }
         for command in commands {
@@ -1239,7 +1246,13 @@ fn feed(handshake: &mut Handshake, input: &[u8]) -> Result<usize, crate::wire::e
 }
 
 /// A reply or error has arrived: it ends its request, if that has not ended.
-fn take_reply(shared: &Arc<HostShared>, target: &Arc<Target>, record: Record, now: Instant, latencies: &mut LatencySet) {
+fn take_reply(
+    shared: &Arc<HostShared>,
+    target: &Arc<Target>,
+    record: Record,
+    now: Instant,
+    latencies: &mut LatencySet,
+) {
     let id = CellId::from_correlation(record.correlation);
     let tag = TAG_REQUEST | target.id.0;
     if shared.cells.tag(id) != Some(tag) {

@@ -415,10 +415,8 @@ impl ShardEngine {
     /// Gives the place of a forgotten link back once everything it received was claimed.
     fn reap(&mut self, index: u32) {
         let Some(link) = self.links[index as usize].as_deref() else { return };
-        let over = link.target.gone.is_raised()
-            && link.conn.is_none()
-            && link.detaching.is_none()
-            && link.origin.is_empty();
+        let over =
+            link.target.gone.is_raised() && link.conn.is_none() && link.detaching.is_none() && link.origin.is_empty();
         if over && let Some(link) = self.links[index as usize].take() {
             if let Some(ticket) = self.ingress.detach(OriginKey(index)) {
                 let _ = self.core.shared().gate.cancel(ticket);
@@ -853,51 +851,6 @@ impl ShardEngine {
         }
     }
 
-    fn give_back(&mut self, permits: u32) {
-        if permits > 0 {
-            release_permits(self.core.shared(), self.core.shard, permits, self.core.now);
-        }
-    }
-
-    /// Claims up to `permits` records of one link; returns how many permits are spent. What it does
-    /// not claim from stays ready, or is held for a reason of its own.
-    fn claim_from(&mut self, index: u32, permits: u32) -> u32 {
-        let shared = self.core.shared().clone();
-        let Some(link) = self.links[index as usize].as_deref_mut() else { return 0 };
-        let mut spent = 0;
-        let mut held = false;
-        let mut jobs = Vec::new();
-        while spent < permits {
-            if hold_reason(&shared, link) {
-                held = true;
-                break;
-            }
-            let Some(record) = link.queue.claim() else { break };
-            spent += 1;
-            shared.owned.force(record.charge());
-            jobs.push((record, link.conn.as_ref().map_or(0, |c| c.link)));
-        }
-        let target = link.target.clone();
-        if link.queue.should_resume()
-            && let Some(conn) = &mut link.conn
-            && (conn.readable || !conn.carry.is_empty())
-        {
-            link.queue.resumed();
-            self.readable.push_back(index);
-        }
-        if held {
-            self.held.push_back(index);
-        } else if !link.queue.is_empty() && !link.claimable && link.ticket.is_none() {
-            link.claimable = true;
-            self.claimable.push_back(index);
-        }
-        for (record, at) in jobs {
-            self.dispatch(&target, at, record);
-        }
-        self.reap(index);
-        spent
-    }
-
     /// Makes a job of a claimed record, or returns its permit at once.
     fn dispatch(&mut self, target: &Arc<Target>, link: u64, mut record: Record) {
         let shared = self.core.shared().clone();
@@ -908,7 +861,12 @@ impl ShardEngine {
                 // A stock peer's malformed question is still owed its one answer.
                 if let Some(envelope) = record.envelope.take() {
                     let text = String::from_utf8_lossy(&record.payload).into_owned();
-                    answer::answer(&shared, target, link, error_record(0, Some(envelope), ErrorKind::Protocol, 0, &text));
+                    answer::answer(
+                        &shared,
+                        target,
+                        link,
+                        error_record(0, Some(envelope), ErrorKind::Protocol, 0, &text),
+                    );
                 }
                 None
             }
@@ -1213,7 +1171,8 @@ fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
             }
         }
         Admit::No => {
-            link.origin.park();
+            let parked = link.origin.park();
+            debug_assert!(parked, "an empty queue takes any one record");
             link.target.parked.raise();
         }
     }

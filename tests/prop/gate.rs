@@ -68,7 +68,8 @@ impl Oracle {
     /// The rule: below its share any free permit; from there on only what the others do not miss.
     fn may_have_another(&self, shard: u16) -> bool {
         let free = self.limit - self.in_use();
-        let missing = |other: usize| if other == shard as usize { 0 } else { self.share.saturating_sub(self.held[other]) };
+        let missing =
+            |other: usize| if other == shard as usize { 0 } else { self.share.saturating_sub(self.held[other]) };
         let kept: u32 = (0..self.held.len()).map(missing).sum();
         if self.held[shard as usize] < self.share { free > 0 } else { free > kept }
     }
