@@ -70,7 +70,7 @@ pub enum Outcome {
 
 /// Bodies up to this size are not counted against the hold: there are never more of them than
 /// request slots, and the ledger says so.
-pub const SMALL_REPLY_MAX: usize = crate::plan::SMALL_REPLY_MAX as usize;
+pub const SMALL_REPLY_MAX: usize = crate::plan::SMALL_REPLY_MAX;
 
 /// The body of a reply that has arrived. A large one takes its part of the host's hold with it
 /// until it is taken or dropped.
