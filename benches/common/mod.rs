@@ -1,5 +1,6 @@
 //! What the benches share: options, pinned processes, the probe that tells near cores from far
-//! ones, rounds with paired ratios, tables and JSON.
+//! ones, rounds with paired ratios, tables and JSON. Not every bench uses all of it.
+#![allow(dead_code)]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -266,10 +266,11 @@ impl ShardEngine {
         self.take_commands();
         let mut again = self.finish_operations(turn.done as usize);
         let mut moved = again;
-        let drained = self.drain_rings(turn.ring_records as usize);
-        again |= drained.1;
-        moved |= drained.0;
-        self.take_waiting();
+        // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
+        // first and admitted last, so that nothing of theirs is overtaken.
+        let waiting = self.take_waiting();
+        moved |= self.drain_rings();
+        self.admit_all(waiting);
         self.take_pokes();
         let next = self.expire_assemblies();
         again |= self.read_links();
@@ -462,19 +463,19 @@ impl ShardEngine {
 
     // ---- 3 rings, waiting operations, pokes
 
-    /// Whether anything came, and whether there is more.
-    fn drain_rings(&mut self, limit: usize) -> (bool, bool) {
-        let (mut any, mut more) = (false, false);
+    /// Takes what lies in the rings now; what is pushed meanwhile comes next turn. True if anything came.
+    fn drain_rings(&mut self) -> bool {
+        let mut any = false;
         let mut rings = std::mem::take(&mut self.rings);
         rings.retain_mut(|ring| {
-            let taken = ring.drain(limit, |outgoing| self.enqueue(outgoing));
-            any |= taken > 0;
-            more |= taken == limit;
-            taken == limit || !ring.is_abandoned()
+            let here = ring.len();
+            any |= here > 0;
+            ring.drain(here, |outgoing| self.enqueue(outgoing));
+            !ring.is_abandoned()
         });
         rings.append(&mut self.rings);
         self.rings = rings;
-        (any, more)
+        any
     }
 
     fn enqueue(&mut self, outgoing: Outgoing) {
@@ -498,7 +499,9 @@ impl ShardEngine {
         }
     }
 
-    fn take_waiting(&mut self) {
+    /// Fetches operations that wait; returns the links that they wait at.
+    fn take_waiting(&mut self) -> Vec<u32> {
+        let mut links = Vec::new();
         let shared = self.core.shared().clone();
         while let Some(entry) = shared.cells.pop(&shared.port(self.core.shard).inbox) {
             match self.by_target.get(&tag_target(entry.tag)) {
@@ -514,14 +517,21 @@ impl ShardEngine {
                         let (kind, detail) = (ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull);
                         shared.fail(entry.id, entry.tag, Some(&link.target), kind, detail);
                     }
-                    self.admit_waiters(index);
+                    links.push(index);
                 }
                 None => {
                     shared.fail(entry.id, entry.tag, None, ErrorKind::Unavailable, Detail::Detached);
                 }
             }
         }
-        if shared.port(self.core.shard).look_again.lower() {
+        links
+    }
+
+    fn admit_all(&mut self, links: Vec<u32>) {
+        for index in links {
+            self.admit_waiters(index);
+        }
+        if self.core.shared().port(self.core.shard).look_again.lower() {
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
                 self.unpark(index);
@@ -687,20 +697,17 @@ impl ShardEngine {
                 break !used.parked && conn.readable;
             }
             // A large body is read where it will stay; everything else goes through the block.
-            let (asked, got) = match conn.decoder.assembly_space(budget).filter(|_| have == 0) {
-                Some(space) => {
-                    let got = conn.transport.read(space);
-                    (space.len(), got)
-                }
-                None => {
-                    let room = room_to_read(&link.origin, plan.turn.read_min).min(block.len() - have);
-                    (room, conn.transport.read(&mut block[have..have + room]))
-                }
-            };
-            match got {
+            let space = if have == 0 { conn.decoder.assembly_space(budget) } else { None };
+            let in_place = space.is_some();
+            let space = space.unwrap_or_else(|| {
+                let room = room_to_read(&link.origin, plan.turn.read_min).min(block.len() - have);
+                &mut block[have..have + room]
+            });
+            let asked = space.len();
+            match conn.transport.read(space) {
                 Ok(0) => return Err("the peer closed the connection".into()),
                 Ok(n) => {
-                    if have == 0 && conn.decoder.assembly().is_some() {
+                    if in_place {
                         conn.decoder.assembly_filled(n);
                     } else {
                         have += n;
@@ -720,6 +727,7 @@ impl ShardEngine {
             self.assembling = true;
         }
         if offered > 0 {
+            self.core.shared().counts.received.add(u64::from(offered));
             self.ingress.offered(OriginKey(index), offered, self.core.now);
         }
         Ok(more)
