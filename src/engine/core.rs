@@ -48,6 +48,7 @@ pub struct Core {
     places: Vec<Place>,
     free: Vec<u32>,
     started: u32,
+    started_peak: u32,
     started_max: u32,
     awaited: HashMap<u32, Awaited>,
     at_once: VecDeque<(u16, u32, Outcome)>,
@@ -70,6 +71,7 @@ impl Core {
             places: Vec::new(),
             free: Vec::new(),
             started: 0,
+            started_peak: 0,
             started_max: shared.plan.started_per_shard[shard.index()],
             awaited: HashMap::new(),
             at_once: VecDeque::new(),
@@ -103,7 +105,10 @@ impl Core {
         self.started += 1;
         let port = self.shared.port(self.shard);
         port.started.set(u64::from(self.started));
-        port.started_peak.raise(u64::from(self.started));
+        if self.started > self.started_peak {
+            self.started_peak = self.started;
+            port.started_peak.set(u64::from(self.started));
+        }
         index
     }
 

@@ -158,6 +158,10 @@ pub struct ShardEngine {
     latencies: LatencySet,
     assembling: bool,
     pressure_epoch: u64,
+    /// Records of one age that left their queues, and are not recorded yet.
+    same_age: (Duration, u64),
+    /// The target of the record before, which is often that of the next.
+    last_target: Option<(TargetId, u32)>,
 }
 
 impl std::fmt::Debug for ShardEngine {
@@ -205,6 +209,8 @@ impl ShardEngine {
             latencies: LatencySet::new(),
             assembling: false,
             pressure_epoch: 0,
+            same_age: (Duration::ZERO, 0),
+            last_target: None,
         }
     }
 
@@ -423,6 +429,7 @@ impl ShardEngine {
                 let _ = self.core.shared().gate.cancel(ticket);
             }
             self.by_target.remove(&link.target.id);
+            self.last_target = None;
             self.generations[index as usize] = link.generation.wrapping_add(1);
         }
     }
@@ -479,8 +486,15 @@ impl ShardEngine {
     }
 
     fn enqueue(&mut self, outgoing: Outgoing) {
-        let Some(&index) = self.by_target.get(&outgoing.target) else {
-            return self.enqueue_lost(outgoing);
+        let index = match self.last_target {
+            Some((target, index)) if target == outgoing.target => index,
+            _ => {
+                let Some(&index) = self.by_target.get(&outgoing.target) else {
+                    return self.enqueue_lost(outgoing);
+                };
+                self.last_target = Some((outgoing.target, index));
+                index
+            }
         };
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         link.outbox.push_back(outgoing.record);
@@ -761,7 +775,7 @@ impl ShardEngine {
         }
         loop {
             while let Some(pick) = self.ingress.next() {
-                self.claim_one(pick);
+                self.claim_one(&shared, pick);
             }
             let Some((origin, since)) = self.ingress.to_file() else { break };
             match shared.gate.wait(shard, since, now) {
@@ -772,17 +786,17 @@ impl ShardEngine {
         }
         let unspent = self.ingress.finish();
         self.give_back(unspent);
+        self.record_ages();
         self.tell_pressure();
         self.ingress.has_work()
     }
 
     /// Claims one record from the origin that ingress picked, or takes the origin out of the turn.
-    fn claim_one(&mut self, pick: Pick<Ticket>) {
-        let shared = self.core.shared().clone();
+    fn claim_one(&mut self, shared: &Arc<HostShared>, pick: Pick<Ticket>) {
         let now = self.core.now;
         let index = pick.origin.0;
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
-        if let Some(reason) = hold_reason(&shared, link) {
+        if let Some(reason) = hold_reason(shared, link) {
             link.held = Some(reason);
             if let Some(ticket) = self.ingress.not_ready(pick.origin, reason, now) {
                 // If it was granted already, the permit is among the grants and goes to another.
@@ -810,12 +824,12 @@ impl ShardEngine {
             shared.relieve();
         }
         shared.owned.force(claimed.record.charge());
-        self.latencies.record(Latency::QueueAge, now.since(claimed.arrived));
         let (target, at) = (link.target.clone(), link.conn.as_ref().map_or(0, |c| c.link));
+        self.aged(now.since(claimed.arrived));
         if claimed.resume {
             self.unpark(index);
         }
-        self.dispatch(&target, at, claimed.record);
+        self.dispatch(shared, target, at, claimed.record);
         self.reap(index);
     }
 
@@ -844,6 +858,20 @@ impl ShardEngine {
         self.held = held;
     }
 
+    /// A record left its queue at this age. Those that arrived together are recorded together.
+    fn aged(&mut self, age: Duration) {
+        if self.same_age.0 != age {
+            self.record_ages();
+            self.same_age.0 = age;
+        }
+        self.same_age.1 += 1;
+    }
+
+    fn record_ages(&mut self) {
+        let (age, records) = std::mem::take(&mut self.same_age);
+        self.latencies.record_many(Latency::QueueAge, age, records);
+    }
+
     fn give_back(&mut self, permits: u32) {
         if permits > 0 {
             release_permits(self.core.shared(), self.core.shard, permits, self.core.now);
@@ -860,8 +888,7 @@ impl ShardEngine {
     }
 
     /// Makes a job of a claimed record, or returns its permit at once.
-    fn dispatch(&mut self, target: &Arc<Target>, link: u64, mut record: Record) {
-        let shared = self.core.shared().clone();
+    fn dispatch(&mut self, shared: &Arc<HostShared>, target: Arc<Target>, link: u64, mut record: Record) {
         let charge = record.charge();
         let seat = match (record.kind, target.dialect) {
             (Kind::Reply | Kind::Error, _) => {
@@ -870,8 +897,8 @@ impl ShardEngine {
                 if let Some(envelope) = record.envelope.take() {
                     let text = String::from_utf8_lossy(&record.payload).into_owned();
                     answer::answer(
-                        &shared,
-                        target,
+                        shared,
+                        &target,
                         link,
                         error_record(0, Some(envelope), ErrorKind::Protocol, 0, &text),
                     );
@@ -879,12 +906,12 @@ impl ShardEngine {
                 None
             }
             (_, Dialect::Native) if record.channel == ChannelId::NODE.0 => self.node_seat.or_else(|| {
-                self.no_handler(target, link, &mut record, "this node has no handler of its own");
+                self.no_handler(&target, link, &mut record, "this node has no handler of its own");
                 None
             }),
             (_, Dialect::Native) if (record.channel as usize) < self.names.len() => Some(record.channel),
             (_, Dialect::Native) => {
-                self.no_handler(target, link, &mut record, "unknown channel number");
+                self.no_handler(&target, link, &mut record, "unknown channel number");
                 None
             }
             (_, Dialect::Stock) => {
@@ -896,7 +923,7 @@ impl ShardEngine {
                         Some(at as u16)
                     }
                     None => {
-                        self.no_handler(target, link, &mut record, "nobody here serves this channel");
+                        self.no_handler(&target, link, &mut record, "nobody here serves this channel");
                         None
                     }
                 }
@@ -906,7 +933,7 @@ impl ShardEngine {
             Some(seat) => {
                 let deadline = (record.kind == Kind::Request && record.expiry_ms != 0)
                     .then(|| local_deadline(record.expiry_ms, target.clock_ahead_ms.get() as u32, self.core.now));
-                self.run_queue.push_back(Job { record, target: target.clone(), link, deadline, seat });
+                self.run_queue.push_back(Job { record, target, link, deadline, seat });
             }
             None => {
                 shared.owned.leave(charge);
@@ -932,19 +959,20 @@ impl ShardEngine {
 
     /// Whether any job was started, and whether there are more that may.
     fn start_jobs(&mut self, limit: usize) -> (bool, bool) {
+        let shared = self.core.shared().clone();
         let mut n = 0;
         while n < limit && self.core.may_start() {
             let Some(job) = self.run_queue.pop_front() else { break };
             n += 1;
-            self.start(job);
+            self.start(&shared, job);
         }
+        shared.counts.delivered.add(n as u64);
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
         (n > 0, more || (n > 0 && !self.held.is_empty()))
     }
 
-    fn start(&mut self, job: Job) {
-        let shared = self.core.shared().clone();
+    fn start(&mut self, shared: &Arc<HostShared>, job: Job) {
         let Job { record, target, link, deadline, seat } = job;
         let place = self.core.start_place(record.charge());
         let debt = (record.kind == Kind::Request).then(|| {
@@ -963,14 +991,13 @@ impl ShardEngine {
             method: record.method,
             payload: record.payload,
             debt,
-            peer: target.label(),
+            peer: target,
             place,
             lineage: Lineage { depth: record.depth.saturating_add(1), deadline },
         };
-        shared.counts.delivered.add(1);
         let seat = &mut self.seats[seat as usize];
         // The permit goes back here, and the next instruction is the user's.
-        release_permits(&shared, self.core.shard, 1, self.core.now);
+        release_permits(shared, self.core.shard, 1, self.core.now);
         seat.start(&mut self.core, start);
     }
 
