@@ -88,7 +88,13 @@ fn ask(addr: &str, args: &Args) -> Result<(), Box<dyn Error>> {
         take(&mut outstanding, &mut times)?;
     }
     let seconds = begin.elapsed().as_secs_f64();
-    println!("{} requests of {} B, {} outstanding, in {seconds:.3} s: {:.0}/s", args.n, args.size, args.outstanding, args.n as f64 / seconds);
+    println!(
+        "{} requests of {} B, {} outstanding, in {seconds:.3} s: {:.0}/s",
+        args.n,
+        args.size,
+        args.outstanding,
+        args.n as f64 / seconds
+    );
     for (name, q) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
         println!("{name:>6} {:>10.1} us", times.value_at_quantile(q) as f64 / 1e3);
     }

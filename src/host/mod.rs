@@ -86,9 +86,8 @@ impl HostBuilder {
     pub fn start(self) -> Result<Host, Error> {
         let mut plan = resolve::resolve(&self.options, &Machine::detect())?;
         let mut instance = [0; 16];
-        getrandom::fill(&mut instance).map_err(|e| {
-            Error::new(ErrorKind::Internal, Detail::None).with_text(format!("no random numbers: {e}"))
-        })?;
+        getrandom::fill(&mut instance)
+            .map_err(|e| Error::new(ErrorKind::Internal, Detail::None).with_text(format!("no random numbers: {e}")))?;
         plan.instance = u128::from_le_bytes(instance);
         let running = boot(Arc::new(plan), self.roles.channels.into(), self.roles.node).map_err(start_error)?;
         Ok(Host { running: Some(running) })
@@ -195,7 +194,8 @@ impl Host {
         let fail = |e: std::io::Error| Error::new(ErrorKind::Internal, Detail::None).with_text(e.to_string());
         let prefix = prefix.as_ref();
         let end = self.running().clock.now().0 as f64 / 1e9;
-        let mut log = HistogramLog::create(prefix.with_extension("hlog"), self.running().clock.started_at()).map_err(fail)?;
+        let mut log =
+            HistogramLog::create(prefix.with_extension("hlog"), self.running().clock.started_at()).map_err(fail)?;
         log.set(0.0, end, &set).map_err(fail)?;
         log.sync().map_err(fail)?;
         write_hgrm_set(prefix, &set).map_err(fail)?;
@@ -264,4 +264,3 @@ fn drain(mut running: Running, deadline: Duration) -> Account {
     shared.end_all(ErrorKind::ShuttingDown);
     account
 }
-

@@ -134,4 +134,3 @@ fn token(key: LinkKey) -> Token {
 fn key(token: Token) -> LinkKey {
     LinkKey { index: token.0 as u32, generation: (token.0 >> 32) as u32 }
 }
-

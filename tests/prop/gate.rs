@@ -68,13 +68,14 @@ impl Oracle {
     /// The rule: below its share any free permit; from there on only what the others do not miss.
     fn may_have_another(&self, shard: u16) -> bool {
         let free = self.limit - self.in_use();
-        let missing = |other: usize| if other == shard as usize { 0 } else { self.share.saturating_sub(self.held[other]) };
+        let missing =
+            |other: usize| if other == shard as usize { 0 } else { self.share.saturating_sub(self.held[other]) };
         let kept: u32 = (0..self.held.len()).map(missing).sum();
         if self.held[shard as usize] < self.share { free > 0 } else { free > kept }
     }
 
     fn eligible(&self) -> Option<usize> {
-        let waiting = (0..self.origins.len()).filter(|i| self.origins[*i].granted.is_none());
+        let waiting = (0..self.origins.len()).filter(|i| self.origins[*i].granted.is_none() && !self.stopped);
         waiting.filter(|i| self.may_have_another(self.origins[*i].shard)).min_by_key(|i| self.origins[*i].place)
     }
 
@@ -214,7 +215,7 @@ proptest! {
             let pressure = if oracle.paused { Pressure::Paused } else { Pressure::Running };
             prop_assert_eq!((shot.pressure, shot.epoch), (pressure, oracle.changes));
             // A ticket that may be granted waits only while there is nothing to grant.
-            prop_assert!(oracle.stopped || oracle.eligible().is_none());
+            prop_assert!(oracle.eligible().is_none());
             // Whoever is below his share has a right to a permit, if there is one for everybody.
             if limit >= u32::from(shards) {
                 let kept: u32 = oracle.held.iter().map(|held| share.saturating_sub(*held)).sum();
