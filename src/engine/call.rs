@@ -127,7 +127,8 @@ pub struct Op<'a, K: Terminal> {
     payload: Bytes,
     timeout: Duration,
     lineage: Lineage,
-    started: Option<Pending<K>>,
+    /// Boxed: only a future that waits has one, and every operation is moved about.
+    started: Option<Box<Pending<K>>>,
 }
 
 /// A one-way send that was not started yet.
@@ -264,11 +265,11 @@ impl<K: Terminal> Future for Op<'_, K> {
             };
             match op.start(Waiter::Task(cx.waker())) {
                 Started::Ended(outcome) => return Poll::Ready(K::end(outcome)),
-                Started::Waits(pending) => self.started = Some(pending),
+                Started::Waits(pending) => self.started = Some(Box::new(pending)),
             }
         }
         match &mut self.started {
-            Some(pending) => Pin::new(pending).poll(cx),
+            Some(pending) => Pin::new(&mut **pending).poll(cx),
             None => Poll::Pending,
         }
     }

@@ -25,6 +25,7 @@ use crate::base::error::{Detail, Error, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId};
 use crate::base::record::{Kind, Method, Record};
 use crate::base::time::Instant;
+use crate::base::unit::charge;
 use crate::flow::target::Target;
 use crate::pattern::route::{Address, Found, Rotation, Routes};
 use crate::sync::cell::{Notify, Terms};
@@ -163,6 +164,11 @@ impl Handle {
     pub fn begin(&self, order: Order, waiter: Waiter<'_>) -> Begun {
         let shared = &self.shared;
         let state = &mut *self.state.lock();
+        state.follow_routes(shared);
+        let order = match send_at_once(shared, state, order) {
+            Ok(()) => return Begun::Accepted,
+            Err(order) => order,
+        };
         let (address, _) = &state.addresses[order.slot];
         let refuse = |kind, detail, payload| {
             Begun::Failed(Error::new(kind, detail).with(|n| n.target = Some(address.name().clone())), payload)
@@ -176,7 +182,6 @@ impl Handle {
         if shared.life() != Life::Serving && self.class == Class::Caller {
             return refuse(ErrorKind::ShuttingDown, Detail::None, order.payload);
         }
-        state.follow_routes(shared);
         let (address, rotation) = &mut state.addresses[order.slot];
         let found = match state.routes.value().find(address, rotation) {
             Ok(found) => found,
@@ -326,6 +331,37 @@ impl Drop for Handle {
 fn deadline(since: Instant, timeout: Duration, inherited: Option<Instant>) -> Instant {
     let own = since.after(timeout);
     inherited.map_or(own, |i| own.min(i))
+}
+
+/// The path of most sends: one member, one link, room. It touches the handle's ring, the mark, and
+/// nothing else that is shared. Whatever is out of the ordinary goes the long way, with its order.
+fn send_at_once(shared: &HostShared, state: &mut State, order: Order) -> Result<(), Order> {
+    let State { addresses, lines, .. } = state;
+    let Some((target, channel)) = addresses[order.slot].1.only() else { return Err(order) };
+    let limit = shared.plan.max_message.min(target.max_message.get());
+    let ordinary = order.kind == Kind::Message
+        && order.payload.len() as u64 <= limit
+        && order.depth <= CALL_DEPTH_MAX
+        && shared.life() == Life::Serving
+        && !target.gone.is_raised();
+    let (Line::Own(producer), true) = (&mut lines[target.owner.index()], ordinary) else { return Err(order) };
+    let Some(method) = &order.method else { return Err(order) };
+    let charge = charge(order.payload.len(), method.as_bytes().len());
+    if producer.free() == 0 || target.mark.try_admit(charge).is_err() {
+        return Err(order);
+    }
+    let record = Record {
+        kind: Kind::Message,
+        depth: order.depth,
+        channel: channel.0,
+        correlation: 0,
+        expiry_ms: 0,
+        method: order.method.unwrap_or_default(),
+        payload: order.payload,
+        envelope: None,
+    };
+    push(shared, producer, target, record);
+    Ok(())
 }
 
 /// This handle's way to `shard`, made at its first use: a ring of its own while there are any left,

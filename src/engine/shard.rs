@@ -79,7 +79,7 @@ pub struct LinkKey {
 pub struct Turn {
     /// There is more to do: do not sleep.
     pub again: bool,
-    /// The turn drained rings or ran handlers: producers may be on the way.
+    /// The turn drained rings: their producers may have more.
     pub moved: bool,
     /// When to come back at the latest.
     pub next: Instant,
@@ -158,6 +158,8 @@ pub struct ShardEngine {
     latencies: LatencySet,
     assembling: bool,
     pressure_epoch: u64,
+    /// Handlers started in this turn.
+    delivered: u64,
     /// Records of one age that left their queues, and are not recorded yet.
     same_age: (Duration, u64),
     /// The target of the record before, which is often that of the next.
@@ -209,6 +211,7 @@ impl ShardEngine {
             latencies: LatencySet::new(),
             assembling: false,
             pressure_epoch: 0,
+            delivered: 0,
             same_age: (Duration::ZERO, 0),
             last_target: None,
         }
@@ -271,20 +274,19 @@ impl ShardEngine {
 
         self.take_commands();
         let mut again = self.finish_operations(turn.done as usize);
-        let mut moved = again;
         // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
         // first and admitted last, so that nothing of theirs is overtaken.
         let waiting = self.take_waiting();
-        moved |= self.drain_rings();
+        let moved = self.drain_rings();
         self.admit_all(waiting);
         self.take_pokes();
         let next = self.expire_assemblies();
         again |= self.read_links();
         again |= self.claim(turn.claims);
-        let started = self.start_jobs(turn.starts as usize);
-        again |= started.1;
-        moved |= started.0;
+        again |= self.start_jobs(turn.starts as usize);
         again |= self.write_links();
+        self.core.publish_owned();
+        shared.counts.delivered.add(std::mem::take(&mut self.delivered));
         port.queued.set(self.run_queue.len() as u64);
         Turn { again, moved, next }
     }
@@ -796,7 +798,7 @@ impl ShardEngine {
         let now = self.core.now;
         let index = pick.origin.0;
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
-        if let Some(reason) = hold_reason(shared, link) {
+        if let Some(reason) = hold_reason(&self.core, link) {
             link.held = Some(reason);
             if let Some(ticket) = self.ingress.not_ready(pick.origin, reason, now) {
                 // If it was granted already, the permit is among the grants and goes to another.
@@ -823,7 +825,7 @@ impl ShardEngine {
             shared.oversize.leave(std::mem::take(&mut link.drawn));
             shared.relieve();
         }
-        shared.owned.force(claimed.record.charge());
+        self.core.own(claimed.record.charge());
         let (target, at) = (link.target.clone(), link.conn.as_ref().map_or(0, |c| c.link));
         self.aged(now.since(claimed.arrived));
         if claimed.resume {
@@ -843,11 +845,10 @@ impl ShardEngine {
 
     /// Origins that were held for a reason of their own are ready again when it is over.
     fn release_held(&mut self) {
-        let shared = self.core.shared().clone();
         let mut held = std::mem::take(&mut self.held);
         held.retain(|index| {
             let Some(link) = self.links[*index as usize].as_deref_mut() else { return false };
-            if let Some(reason) = hold_reason(&shared, link) {
+            if let Some(reason) = hold_reason(&self.core, link) {
                 link.held = Some(reason);
                 return true;
             }
@@ -933,10 +934,16 @@ impl ShardEngine {
             Some(seat) => {
                 let deadline = (record.kind == Kind::Request && record.expiry_ms != 0)
                     .then(|| local_deadline(record.expiry_ms, target.clock_ahead_ms.get() as u32, self.core.now));
-                self.run_queue.push_back(Job { record, target, link, deadline, seat });
+                let job = Job { record, target, link, deadline, seat };
+                // Nobody is before it: it need not lie in the queue.
+                if self.run_queue.is_empty() && self.core.may_start() {
+                    self.start(shared, job);
+                } else {
+                    self.run_queue.push_back(job);
+                }
             }
             None => {
-                shared.owned.leave(charge);
+                self.core.disown(charge);
                 self.give_back(1);
             }
         }
@@ -957,8 +964,8 @@ impl ShardEngine {
 
     // ---- 7 starts
 
-    /// Whether any job was started, and whether there are more that may.
-    fn start_jobs(&mut self, limit: usize) -> (bool, bool) {
+    /// Starts jobs that were claimed and not started at once. True if there is more to do now.
+    fn start_jobs(&mut self, limit: usize) -> bool {
         let shared = self.core.shared().clone();
         let mut n = 0;
         while n < limit && self.core.may_start() {
@@ -966,10 +973,9 @@ impl ShardEngine {
             n += 1;
             self.start(&shared, job);
         }
-        shared.counts.delivered.add(n as u64);
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
-        (n > 0, more || (n > 0 && !self.held.is_empty()))
+        more || (self.delivered > 0 && !self.held.is_empty())
     }
 
     fn start(&mut self, shared: &Arc<HostShared>, job: Job) {
@@ -995,6 +1001,7 @@ impl ShardEngine {
             place,
             lineage: Lineage { depth: record.depth.saturating_add(1), deadline },
         };
+        self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
         // The permit goes back here, and the next instruction is the user's.
         release_permits(shared, self.core.shard, 1, self.core.now);
@@ -1222,7 +1229,8 @@ fn room_to_read(origin: &Origin, least: usize) -> usize {
 
 /// Why the head of a link's queue may not be claimed now, other than for want of a permit: its peer
 /// does not take its replies, or the host owns as much as it may.
-fn hold_reason(shared: &HostShared, link: &Link) -> Option<Reason> {
+fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
+    let shared = core.shared();
     let head = link.origin.head()?;
     let replies = || link.target.replies.bytes() >= shared.plan.reply.per_peer;
     if head.kind == Kind::Request && replies() {
@@ -1233,7 +1241,7 @@ fn hold_reason(shared: &HostShared, link: &Link) -> Option<Reason> {
         }
     }
     let owned = || {
-        let owned = shared.owned.bytes();
+        let owned = core.owned();
         owned > 0 && owned + head.charge() > shared.plan.max_owned_bytes
     };
     if owned() {

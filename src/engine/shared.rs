@@ -22,7 +22,7 @@ use crate::sync::published::Published;
 use crate::sync::ring::{Consumer, Producer, ring};
 use crate::sync::room::Room;
 use crate::sync::wake::WakeCell;
-use crate::sync::word::{Epoch, Gauge, Latch};
+use crate::sync::word::{Epoch, Gauge, Latch, Level};
 use crate::wire::header::ErrorBody;
 
 /// Who makes an operation: a quarter of the waiting room is kept for handlers, because finishing
@@ -280,8 +280,8 @@ pub struct HostShared {
     pub slots: Room,
     /// Replies arrived and not taken.
     pub hold: Arc<Room>,
-    /// Records claimed and not finished.
-    pub owned: Room,
+    /// Charges of records claimed and not finished, as of each shard's last turn.
+    pub owned: Level,
     /// What receive queues hold above their marks to take one larger record each.
     pub oversize: Room,
     /// Replies to all peers that they have not taken.
@@ -390,7 +390,7 @@ impl HostShared {
             callers_room: Room::new(room.ops - room.handler_ops, room.bytes - room.handler_bytes),
             slots: Room::new(plan.request_slots, u64::MAX),
             hold: Arc::new(Room::new(u32::MAX, plan.reply.hold)),
-            owned: Room::new(u32::MAX, plan.max_owned_bytes),
+            owned: Level::default(),
             replies: Room::new(u32::MAX, plan.reply.host),
             routes: Published::new(Arc::new(Routes::default())),
             shards: ports,

@@ -87,6 +87,12 @@ impl Rotation {
         self.only = None;
     }
 
+    /// The only link there is to select, if there is no choice.
+    #[inline]
+    pub fn only(&self) -> Option<&(Arc<Target>, ChannelId)> {
+        self.only.as_ref()
+    }
+
     fn fit(&mut self, members: usize) {
         if self.credit.len() != members {
             self.credit = vec![0; members];
