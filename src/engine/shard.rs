@@ -380,6 +380,7 @@ impl ShardEngine {
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         if let Some(conn) = link.conn.take_if(|c| c.link <= detaching.link) {
             conn.transport.shutdown();
+            forget_assembly(&shared, link);
             self.actions.push_back(ShardAction::Unwatch { transport: conn.transport });
         }
         let Some(mut writer) = link.target.application.try_take() else {
@@ -680,8 +681,14 @@ impl ShardEngine {
     /// Reads and decodes one link within its budget. True if it goes on in the next turn.
     fn read_link(&mut self, index: u32) -> bool {
         let mut block = std::mem::take(&mut self.block);
-        let outcome = self.read_into(index, &mut block);
+        let mut offered = 0;
+        let outcome = self.read_into(index, &mut block, &mut offered);
         self.block = block;
+        // Whatever ended the reading: what came before it is whole, and is claimed.
+        if offered > 0 {
+            self.core.shared().counts.received.add(u64::from(offered));
+            self.ingress.offered(OriginKey(index), offered, self.core.now);
+        }
         match outcome {
             Ok(more) => more,
             Err(reason) => {
@@ -691,11 +698,10 @@ impl ShardEngine {
         }
     }
 
-    fn read_into(&mut self, index: u32, block: &mut [u8]) -> Result<bool, String> {
+    fn read_into(&mut self, index: u32, block: &mut [u8], offered: &mut u32) -> Result<bool, String> {
         let plan = self.core.shared().plan.clone();
         let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return Ok(false) };
         let mut budget = plan.turn.read_bytes_per_link;
-        let mut offered = 0;
         // What is left from before comes first.
         let mut have = 0;
         if let Some(conn) = &mut link.conn {
@@ -704,7 +710,7 @@ impl ShardEngine {
             conn.carry = Vec::new();
         }
         let more = loop {
-            let used = decode(&self.core, &mut self.segments, link, &block[..have], &mut offered)?;
+            let used = decode(&self.core, &mut self.segments, link, &block[..have], offered)?;
             let Some(conn) = &mut link.conn else { break false };
             block.copy_within(used.consumed..have, 0);
             have -= used.consumed;
@@ -742,10 +748,6 @@ impl ShardEngine {
         if link.conn.as_ref().is_some_and(|c| c.decoder.assembly().is_some()) {
             self.assembling = true;
         }
-        if offered > 0 {
-            self.core.shared().counts.received.add(u64::from(offered));
-            self.ingress.offered(OriginKey(index), offered, self.core.now);
-        }
         Ok(more)
     }
 
@@ -754,6 +756,7 @@ impl ShardEngine {
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         let Some(conn) = link.conn.take() else { return };
         conn.transport.shutdown();
+        forget_assembly(self.core.shared(), link);
         let lost = CompletionCommand::Lost { target: link.target.clone(), link: conn.link, reason };
         self.actions.push_back(ShardAction::Unwatch { transport: conn.transport });
         // Should the mailbox be full: the other lane's end tells the same story.
@@ -1135,6 +1138,7 @@ fn decode(
     loop {
         let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
         let rest = &input[consumed..];
+        let mut admitted = 0;
         if conn.decoder.assembly().is_none() {
             match conn.decoder.peek(rest).map_err(|e| e.to_string())? {
                 None => return Ok(Used { consumed, parked: false }),
@@ -1142,6 +1146,7 @@ fn decode(
                     if charge > 0 && !admit(shared, link, charge) {
                         return Ok(Used { consumed, parked: true });
                     }
+                    admitted = charge;
                 }
             }
         }
@@ -1149,11 +1154,11 @@ fn decode(
         let step = conn.decoder.decode(rest).map_err(|e| e.to_string())?;
         consumed += step.consumed;
         let Some(item) = step.item else {
-            if let Some(assembly) = conn.decoder.assembly()
-                && link.origin.in_assembly() == 0
-            {
-                link.origin.reserve(assembly.charge);
-                link.origin.grow(assembly.charge);
+            // Outstanding is what was admitted: of a stock message that is the most that it can become.
+            // A command in pieces was admitted with nothing and is nobody's record.
+            if admitted > 0 && conn.decoder.assembly().is_some() {
+                link.origin.reserve(admitted);
+                link.origin.grow(admitted);
             }
             return Ok(Used { consumed, parked: false });
         };
@@ -1163,6 +1168,7 @@ fn decode(
                 conn.decoded += 1;
                 target.decoded.set(conn.decoded);
                 link.origin.offer(segments, record, step.charge, core.now);
+                settle(shared, link);
                 *offered += 1;
             }
             Item::Malformed(malformed) => {
@@ -1172,6 +1178,7 @@ fn decode(
                 let mut record = error_record(0, malformed.reply_to, ErrorKind::Protocol, 0, "");
                 record.payload = Bytes::from_static(malformed.reason.as_bytes());
                 link.origin.offer(segments, record, step.charge, core.now);
+                settle(shared, link);
                 *offered += 1;
             }
             Item::Command(Command::Ping { context, .. }) => {
@@ -1195,6 +1202,7 @@ fn decode(
 
 /// Whether a record of this charge may be taken in now. If not, the link is parked.
 fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
+    settle(shared, link);
     match link.origin.admits(charge) {
         Admit::Yes => return true,
         Admit::Oversize => {
@@ -1219,6 +1227,20 @@ fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
         }
     }
     false
+}
+
+/// The record in assembly goes with its connection.
+fn forget_assembly(shared: &HostShared, link: &mut Link) {
+    link.origin.abandon();
+    settle(shared, link);
+}
+
+/// Gives back what was drawn for a record that turned out smaller, or never came.
+fn settle(shared: &HostShared, link: &mut Link) {
+    if link.drawn > 0 && link.origin.in_assembly() == 0 && !link.origin.holds_oversize() {
+        shared.oversize.leave(std::mem::take(&mut link.drawn));
+        shared.relieve();
+    }
 }
 
 /// How much one read may ask for: the room left, and at least the minimum.
