@@ -285,6 +285,8 @@ impl ShardEngine {
         again |= self.claim(turn.claims);
         again |= self.start_jobs(turn.starts as usize);
         again |= self.write_links();
+        // A continuation whose operation ended as it was started runs in a turn of its own: the next.
+        again |= self.core.at_once_len() > 0;
         self.core.publish_owned();
         shared.counts.delivered.add(std::mem::take(&mut self.delivered));
         port.queued.set(self.run_queue.len() as u64);

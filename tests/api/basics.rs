@@ -76,7 +76,7 @@ fn one_way_records_arrive_with_method_and_sender() {
         .channel(
             "news",
             told(move |m, _| {
-                tell.send((m.method().to_owned(), m.peer().to_owned(), m.into_payload())).unwrap();
+                tell.send((m.method().to_owned(), m.peer().to_string(), m.into_payload())).unwrap();
             }),
         )
         .start()

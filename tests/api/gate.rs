@@ -101,7 +101,7 @@ fn the_grant_order_is_the_ticket_order() {
         .channel(
             "keep",
             asked(move |request, cx| {
-                let (who, shard) = (request.peer().to_owned(), cx.shard());
+                let (who, shard) = (request.peer().to_string(), cx.shard());
                 started.send((who, shard, request.into_parts().0.into_remote())).unwrap();
             }),
         )
