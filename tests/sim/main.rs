@@ -39,6 +39,8 @@ struct Caller {
     /// `None`: whoever serves the channel.
     to: Option<usize>,
     channel: Channel,
+    /// Handled by futures, which take requests alone.
+    slow: bool,
     origin: u32,
 }
 
@@ -145,12 +147,13 @@ impl World {
             let node = self.rng.below(self.nodes.len() as u64) as usize;
             let client = Client::new(self.nodes[node].shared.clone());
             let to = (node + 1 + self.rng.below(self.nodes.len() as u64 - 1) as usize) % self.nodes.len();
-            let (to, channel) = match self.rng.below(4) {
+            let choice = self.rng.below(4);
+            let (to, channel) = match choice {
                 0 => (None, client.channel("svc")),
                 1 => (None, client.channel("slow")),
                 _ => (Some(to), client.node(&name(to))),
             };
-            self.callers.push(Caller { node, to, channel, origin: i as u32 });
+            self.callers.push(Caller { node, to, channel, slow: choice == 1, origin: i as u32 });
             // Some begin before anything is connected.
             let when = self.rng.below(5 * MS);
             self.agenda.add(when, Event::Call(i));
@@ -292,7 +295,7 @@ impl World {
         self.made += 1;
         let (r, swarm) = (&mut self.rng, &self.swarm);
         let caller = &self.callers[at];
-        let request = r.below(100) < swarm.request_percent;
+        let request = caller.slow || r.below(100) < swarm.request_percent;
         let timeout = Duration::from_millis(swarm.timeout_ms.0 + r.below(swarm.timeout_ms.1));
         let to = caller.to.unwrap_or(usize::MAX);
         let kind = if request { Kind::Request } else { Kind::Send };
@@ -408,7 +411,7 @@ impl World {
                 0 => self.nodes.iter().flat_map(not_at_rest).collect(),
                 _ => vec![format!("{outstanding} operations, {} kept responders", self.stage.kept())],
             };
-            if left.is_empty() {
+            if left.is_empty() && self.net.is_idle() {
                 return true;
             }
             if now > since + REST {
@@ -418,13 +421,14 @@ impl World {
                 return true;
             }
         }
-        self.agenda.add(now + 10 * MS, Event::Look);
+        self.agenda.add(now + 7 * MS, Event::Look);
         false
     }
 
     /// The account, and what the counters say was reached.
     fn finish(&mut self) {
         let book: &mut Book = &mut self.stage.book.lock().unwrap();
+        if std::env::var("SIM_DBG").is_ok() { for n in &self.nodes { for t in &n.targets { eprintln!("node {} target {:?} {} up {} link {} written {} decoded {} told {} lost {} doubt {} disc {} owner {:?}", n.at, t.id, t.label(), t.is_up(), t.link.get(), t.written.get(), t.decoded.get(), t.decoded_by_peer.get(), t.lost_on_detach.get(), t.in_doubt_on_detach.get(), t.discarded.get(), t.owner); } eprintln!("{:?}", n.shared.counts); } }
         if book.faults.is_empty() {
             check_losses(&self.nodes, &self.decoded, self.faulty, book);
         }

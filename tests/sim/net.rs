@@ -314,11 +314,27 @@ impl Net {
         let now = self.clock.ns();
         s.refusing_until = 0;
         for end in 0..s.pipes.len() {
-            if s.pipes[end].frozen_until > now {
-                s.pipes[end].frozen_until = now;
-                self.agenda.add(now, Event::Deliver(end));
+            let latency = s.latency();
+            let pipe = &mut s.pipes[end];
+            if pipe.frozen_until > now {
+                pipe.frozen_until = now;
+                for (at, _) in &mut pipe.flight {
+                    *at = (*at).min(now + latency);
+                }
+                pipe.last_at = now + latency;
+                self.agenda.add(now + latency, Event::Deliver(end));
             }
         }
+    }
+
+    /// Whether nothing is under way on any connection that lives.
+    pub fn is_idle(&self) -> bool {
+        let s = self.state.lock().unwrap();
+        let idle = |end: usize| {
+            let (e, p) = (&s.ends[end ^ 1], &s.pipes[end]);
+            e.shut || e.reset || (p.flight.is_empty() && p.arrived.is_empty())
+        };
+        (0..s.ends.len()).all(idle)
     }
 
     fn close(&self, end: usize, dropped: bool) {
