@@ -12,7 +12,7 @@
 //! Bounds: connections in their handshake by `handshakes_max`, links by `peers_max`; an accept above
 //! either is closed. A handshake and the wait for the partner together have `handshake_timeout`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,7 +181,8 @@ pub struct CompletionEngine {
     shaking: u32,
     halves: HashMap<LinkId, ConnKey>,
     dials: Vec<Dial>,
-    ups: HashMap<TargetId, Up>,
+    /// In the order of their ids: whoever goes through them does so in the same order every time.
+    ups: BTreeMap<TargetId, Up>,
     targets: HashMap<TargetId, Arc<Target>>,
     links_per_shard: Vec<u32>,
     next_target: u64,
@@ -223,7 +224,7 @@ impl CompletionEngine {
             shaking: 0,
             halves: HashMap::new(),
             dials: Vec::new(),
-            ups: HashMap::new(),
+            ups: BTreeMap::new(),
             targets: HashMap::new(),
             links_per_shard: vec![0; shards],
             next_target: 1,
