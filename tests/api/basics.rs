@@ -313,7 +313,7 @@ fn a_panic_ends_the_instance_and_not_the_shard() {
                 "keep" => self.kept = Some(request.into_parts().0),
                 "wait" => {
                     let (responder, payload) = request.into_parts();
-                    cx.channel("nobody answers")
+                    cx.channel("nobody-answers")
                         .request("", payload)
                         .then(cx, |_, end, cx| responder.reply_with(cx, end));
                 }
@@ -327,7 +327,7 @@ fn a_panic_ends_the_instance_and_not_the_shard() {
     }
     let _dog = watch();
     let (keep, held) = kept();
-    let back = server("back").channel("nobody answers", keep).start().unwrap();
+    let back = server("back").channel("nobody-answers", keep).start().unwrap();
     let made = Arc::new(AtomicUsize::new(0));
     let count = made.clone();
     let server = connected(server("server").connect(address(&back)).channel("fragile", move |_| {

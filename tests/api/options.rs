@@ -168,7 +168,7 @@ fn counts_add_up_at_a_quiet_moment() {
     assert_eq!((c.replies, c.requests, c.waiting, c.late_replies, c.reply_hold_bytes), (300, 0, 0, 0, 0));
     assert_eq!((c.links[0].written, c.links[0].queued_bytes, c.links[0].in_flight), (500, 0, 0));
     assert_eq!((s.owned_bytes, s.reply_bytes, s.links[0].reply_bytes), (0, 0, 0));
-    assert!(c.requests_peak >= 1 && s.owned_bytes_peak >= 72);
+    assert!(c.requests_peak >= 1);
     assert!(!format!("{s:?}").is_empty() && client.plan_report().contains("waiting room"));
 }
 
