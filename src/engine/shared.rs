@@ -140,6 +140,8 @@ pub struct ShardPort {
     pub started: Gauge,
     /// The most that were ever started at once.
     pub started_peak: Gauge,
+    /// Records received and not claimed.
+    pub unclaimed: Gauge,
     /// Claimed jobs that have not started.
     pub queued: Gauge,
     /// Links attached to it.
@@ -373,6 +375,7 @@ impl HostShared {
                     turns: Gauge::default(),
                     started: Gauge::default(),
                     started_peak: Gauge::default(),
+                    unclaimed: Gauge::default(),
                     queued: Gauge::default(),
                     links: Gauge::default(),
                 }
@@ -535,7 +538,7 @@ impl HostShared {
 
     /// Whether nothing that was accepted is still on its way or being worked on.
     pub fn is_quiet(&self) -> bool {
-        let idle = self.shards.iter().all(|p| p.queued.get() == 0 && p.started.get() == 0);
+        let idle = self.shards.iter().all(|p| p.unclaimed.get() + p.queued.get() + p.started.get() == 0);
         let targets = self.targets.lock();
         idle && self.slots.ops() == 0
             && self.room.ops() == 0
