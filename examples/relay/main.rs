@@ -81,7 +81,7 @@ fn run(settings: Settings) -> Result<Vec<String>, Box<dyn Error>> {
     let stop = Arc::new(AtomicBool::new(false));
     interrupt::listen(stop.clone())?;
     std::fs::create_dir_all(&out)?;
-    let mut store = Store::open(&store, fresh, key)?;
+    let store = Store::open(&store, fresh, key)?;
     let inputs = store.number(sources.iter().map(|source| source.identity()))?;
     let (path, before) = (store.path().to_owned(), store.last());
     let rss_before = memory::resident();

@@ -74,7 +74,7 @@ const TENANT_MAX: usize = 128;
 /// very long one is cut, with the fingerprint of the whole in place of its end.
 pub fn tenant(payload: &[u8], field: usize) -> Vec<u8> {
     let fields = payload.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
-    let whole = fields.skip(field - 1).next().unwrap_or_default();
+    let whole = fields.nth(field - 1).unwrap_or_default();
     if whole.len() <= TENANT_MAX {
         return whole.to_vec();
     }

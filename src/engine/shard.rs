@@ -79,7 +79,7 @@ pub struct LinkKey {
 pub struct Turn {
     /// There is more to do: do not sleep.
     pub again: bool,
-    /// The turn drained rings or ran handlers: producers may be on the way.
+    /// The turn drained rings: their producers may have more.
     pub moved: bool,
     /// When to come back at the latest.
     pub next: Instant,
@@ -158,6 +158,12 @@ pub struct ShardEngine {
     latencies: LatencySet,
     assembling: bool,
     pressure_epoch: u64,
+    /// Handlers started in this turn.
+    delivered: u64,
+    /// Records of one age that left their queues, and are not recorded yet.
+    same_age: (Duration, u64),
+    /// The target of the record before, which is often that of the next.
+    last_target: Option<(TargetId, u32)>,
 }
 
 impl std::fmt::Debug for ShardEngine {
@@ -205,6 +211,9 @@ impl ShardEngine {
             latencies: LatencySet::new(),
             assembling: false,
             pressure_epoch: 0,
+            delivered: 0,
+            same_age: (Duration::ZERO, 0),
+            last_target: None,
         }
     }
 
@@ -265,19 +274,19 @@ impl ShardEngine {
 
         self.take_commands();
         let mut again = self.finish_operations(turn.done as usize);
-        let mut moved = again;
-        let drained = self.drain_rings(turn.ring_records as usize);
-        again |= drained.1;
-        moved |= drained.0;
-        self.take_waiting();
+        // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
+        // first and admitted last, so that nothing of theirs is overtaken.
+        let waiting = self.take_waiting();
+        let moved = self.drain_rings();
+        self.admit_all(waiting);
         self.take_pokes();
         let next = self.expire_assemblies();
         again |= self.read_links();
         again |= self.claim(turn.claims);
-        let started = self.start_jobs(turn.starts as usize);
-        again |= started.1;
-        moved |= started.0;
+        again |= self.start_jobs(turn.starts as usize);
         again |= self.write_links();
+        self.core.publish_owned();
+        shared.counts.delivered.add(std::mem::take(&mut self.delivered));
         port.queued.set(self.run_queue.len() as u64);
         Turn { again, moved, next }
     }
@@ -371,6 +380,7 @@ impl ShardEngine {
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         if let Some(conn) = link.conn.take_if(|c| c.link <= detaching.link) {
             conn.transport.shutdown();
+            forget_assembly(&shared, link);
             self.actions.push_back(ShardAction::Unwatch { transport: conn.transport });
         }
         let Some(mut writer) = link.target.application.try_take() else {
@@ -422,6 +432,7 @@ impl ShardEngine {
                 let _ = self.core.shared().gate.cancel(ticket);
             }
             self.by_target.remove(&link.target.id);
+            self.last_target = None;
             self.generations[index as usize] = link.generation.wrapping_add(1);
         }
     }
@@ -462,24 +473,31 @@ impl ShardEngine {
 
     // ---- 3 rings, waiting operations, pokes
 
-    /// Whether anything came, and whether there is more.
-    fn drain_rings(&mut self, limit: usize) -> (bool, bool) {
-        let (mut any, mut more) = (false, false);
+    /// Takes what lies in the rings now; what is pushed meanwhile comes next turn. True if anything came.
+    fn drain_rings(&mut self) -> bool {
+        let mut any = false;
         let mut rings = std::mem::take(&mut self.rings);
         rings.retain_mut(|ring| {
-            let taken = ring.drain(limit, |outgoing| self.enqueue(outgoing));
-            any |= taken > 0;
-            more |= taken == limit;
-            taken == limit || !ring.is_abandoned()
+            let here = ring.len();
+            any |= here > 0;
+            ring.drain(here, |outgoing| self.enqueue(outgoing));
+            !ring.is_abandoned()
         });
         rings.append(&mut self.rings);
         self.rings = rings;
-        (any, more)
+        any
     }
 
     fn enqueue(&mut self, outgoing: Outgoing) {
-        let Some(&index) = self.by_target.get(&outgoing.target) else {
-            return self.enqueue_lost(outgoing);
+        let index = match self.last_target {
+            Some((target, index)) if target == outgoing.target => index,
+            _ => {
+                let Some(&index) = self.by_target.get(&outgoing.target) else {
+                    return self.enqueue_lost(outgoing);
+                };
+                self.last_target = Some((outgoing.target, index));
+                index
+            }
         };
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         link.outbox.push_back(outgoing.record);
@@ -498,7 +516,9 @@ impl ShardEngine {
         }
     }
 
-    fn take_waiting(&mut self) {
+    /// Fetches operations that wait; returns the links that they wait at.
+    fn take_waiting(&mut self) -> Vec<u32> {
+        let mut links = Vec::new();
         let shared = self.core.shared().clone();
         while let Some(entry) = shared.cells.pop(&shared.port(self.core.shard).inbox) {
             match self.by_target.get(&tag_target(entry.tag)) {
@@ -514,14 +534,21 @@ impl ShardEngine {
                         let (kind, detail) = (ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull);
                         shared.fail(entry.id, entry.tag, Some(&link.target), kind, detail);
                     }
-                    self.admit_waiters(index);
+                    links.push(index);
                 }
                 None => {
                     shared.fail(entry.id, entry.tag, None, ErrorKind::Unavailable, Detail::Detached);
                 }
             }
         }
-        if shared.port(self.core.shard).look_again.lower() {
+        links
+    }
+
+    fn admit_all(&mut self, links: Vec<u32>) {
+        for index in links {
+            self.admit_waiters(index);
+        }
+        if self.core.shared().port(self.core.shard).look_again.lower() {
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
                 self.unpark(index);
@@ -654,8 +681,14 @@ impl ShardEngine {
     /// Reads and decodes one link within its budget. True if it goes on in the next turn.
     fn read_link(&mut self, index: u32) -> bool {
         let mut block = std::mem::take(&mut self.block);
-        let outcome = self.read_into(index, &mut block);
+        let mut offered = 0;
+        let outcome = self.read_into(index, &mut block, &mut offered);
         self.block = block;
+        // Whatever ended the reading: what came before it is whole, and is claimed.
+        if offered > 0 {
+            self.core.shared().counts.received.add(u64::from(offered));
+            self.ingress.offered(OriginKey(index), offered, self.core.now);
+        }
         match outcome {
             Ok(more) => more,
             Err(reason) => {
@@ -665,11 +698,10 @@ impl ShardEngine {
         }
     }
 
-    fn read_into(&mut self, index: u32, block: &mut [u8]) -> Result<bool, String> {
+    fn read_into(&mut self, index: u32, block: &mut [u8], offered: &mut u32) -> Result<bool, String> {
         let plan = self.core.shared().plan.clone();
         let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return Ok(false) };
         let mut budget = plan.turn.read_bytes_per_link;
-        let mut offered = 0;
         // What is left from before comes first.
         let mut have = 0;
         if let Some(conn) = &mut link.conn {
@@ -678,7 +710,7 @@ impl ShardEngine {
             conn.carry = Vec::new();
         }
         let more = loop {
-            let used = decode(&self.core, &mut self.segments, link, &block[..have], &mut offered)?;
+            let used = decode(&self.core, &mut self.segments, link, &block[..have], offered)?;
             let Some(conn) = &mut link.conn else { break false };
             block.copy_within(used.consumed..have, 0);
             have -= used.consumed;
@@ -687,20 +719,17 @@ impl ShardEngine {
                 break !used.parked && conn.readable;
             }
             // A large body is read where it will stay; everything else goes through the block.
-            let (asked, got) = match conn.decoder.assembly_space(budget).filter(|_| have == 0) {
-                Some(space) => {
-                    let got = conn.transport.read(space);
-                    (space.len(), got)
-                }
-                None => {
-                    let room = room_to_read(&link.origin, plan.turn.read_min).min(block.len() - have);
-                    (room, conn.transport.read(&mut block[have..have + room]))
-                }
-            };
-            match got {
+            let space = if have == 0 { conn.decoder.assembly_space(budget) } else { None };
+            let in_place = space.is_some();
+            let space = space.unwrap_or_else(|| {
+                let room = room_to_read(&link.origin, plan.turn.read_min).min(block.len() - have);
+                &mut block[have..have + room]
+            });
+            let asked = space.len();
+            match conn.transport.read(space) {
                 Ok(0) => return Err("the peer closed the connection".into()),
                 Ok(n) => {
-                    if have == 0 && conn.decoder.assembly().is_some() {
+                    if in_place {
                         conn.decoder.assembly_filled(n);
                     } else {
                         have += n;
@@ -719,9 +748,6 @@ impl ShardEngine {
         if link.conn.as_ref().is_some_and(|c| c.decoder.assembly().is_some()) {
             self.assembling = true;
         }
-        if offered > 0 {
-            self.ingress.offered(OriginKey(index), offered, self.core.now);
-        }
         Ok(more)
     }
 
@@ -730,6 +756,7 @@ impl ShardEngine {
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         let Some(conn) = link.conn.take() else { return };
         conn.transport.shutdown();
+        forget_assembly(self.core.shared(), link);
         let lost = CompletionCommand::Lost { target: link.target.clone(), link: conn.link, reason };
         self.actions.push_back(ShardAction::Unwatch { transport: conn.transport });
         // Should the mailbox be full: the other lane's end tells the same story.
@@ -753,7 +780,7 @@ impl ShardEngine {
         }
         loop {
             while let Some(pick) = self.ingress.next() {
-                self.claim_one(pick);
+                self.claim_one(&shared, pick);
             }
             let Some((origin, since)) = self.ingress.to_file() else { break };
             match shared.gate.wait(shard, since, now) {
@@ -764,17 +791,17 @@ impl ShardEngine {
         }
         let unspent = self.ingress.finish();
         self.give_back(unspent);
+        self.record_ages();
         self.tell_pressure();
         self.ingress.has_work()
     }
 
     /// Claims one record from the origin that ingress picked, or takes the origin out of the turn.
-    fn claim_one(&mut self, pick: Pick<Ticket>) {
-        let shared = self.core.shared().clone();
+    fn claim_one(&mut self, shared: &Arc<HostShared>, pick: Pick<Ticket>) {
         let now = self.core.now;
         let index = pick.origin.0;
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
-        if let Some(reason) = hold_reason(&shared, link) {
+        if let Some(reason) = hold_reason(&self.core, link) {
             link.held = Some(reason);
             if let Some(ticket) = self.ingress.not_ready(pick.origin, reason, now) {
                 // If it was granted already, the permit is among the grants and goes to another.
@@ -801,13 +828,13 @@ impl ShardEngine {
             shared.oversize.leave(std::mem::take(&mut link.drawn));
             shared.relieve();
         }
-        shared.owned.force(claimed.record.charge());
-        self.latencies.record(Latency::QueueAge, now.since(claimed.arrived));
+        self.core.own(claimed.record.charge());
         let (target, at) = (link.target.clone(), link.conn.as_ref().map_or(0, |c| c.link));
+        self.aged(now.since(claimed.arrived));
         if claimed.resume {
             self.unpark(index);
         }
-        self.dispatch(&target, at, claimed.record);
+        self.dispatch(shared, target, at, claimed.record);
         self.reap(index);
     }
 
@@ -821,11 +848,10 @@ impl ShardEngine {
 
     /// Origins that were held for a reason of their own are ready again when it is over.
     fn release_held(&mut self) {
-        let shared = self.core.shared().clone();
         let mut held = std::mem::take(&mut self.held);
         held.retain(|index| {
             let Some(link) = self.links[*index as usize].as_deref_mut() else { return false };
-            if let Some(reason) = hold_reason(&shared, link) {
+            if let Some(reason) = hold_reason(&self.core, link) {
                 link.held = Some(reason);
                 return true;
             }
@@ -834,6 +860,20 @@ impl ShardEngine {
             false
         });
         self.held = held;
+    }
+
+    /// A record left its queue at this age. Those that arrived together are recorded together.
+    fn aged(&mut self, age: Duration) {
+        if self.same_age.0 != age {
+            self.record_ages();
+            self.same_age.0 = age;
+        }
+        self.same_age.1 += 1;
+    }
+
+    fn record_ages(&mut self) {
+        let (age, records) = std::mem::take(&mut self.same_age);
+        self.latencies.record_many(Latency::QueueAge, age, records);
     }
 
     fn give_back(&mut self, permits: u32) {
@@ -852,8 +892,7 @@ impl ShardEngine {
     }
 
     /// Makes a job of a claimed record, or returns its permit at once.
-    fn dispatch(&mut self, target: &Arc<Target>, link: u64, mut record: Record) {
-        let shared = self.core.shared().clone();
+    fn dispatch(&mut self, shared: &Arc<HostShared>, target: Arc<Target>, link: u64, mut record: Record) {
         let charge = record.charge();
         let seat = match (record.kind, target.dialect) {
             (Kind::Reply | Kind::Error, _) => {
@@ -862,8 +901,8 @@ impl ShardEngine {
                 if let Some(envelope) = record.envelope.take() {
                     let text = String::from_utf8_lossy(&record.payload).into_owned();
                     answer::answer(
-                        &shared,
-                        target,
+                        shared,
+                        &target,
                         link,
                         error_record(0, Some(envelope), ErrorKind::Protocol, 0, &text),
                     );
@@ -871,12 +910,12 @@ impl ShardEngine {
                 None
             }
             (_, Dialect::Native) if record.channel == ChannelId::NODE.0 => self.node_seat.or_else(|| {
-                self.no_handler(target, link, &mut record, "this node has no handler of its own");
+                self.no_handler(&target, link, &mut record, "this node has no handler of its own");
                 None
             }),
             (_, Dialect::Native) if (record.channel as usize) < self.names.len() => Some(record.channel),
             (_, Dialect::Native) => {
-                self.no_handler(target, link, &mut record, "unknown channel number");
+                self.no_handler(&target, link, &mut record, "unknown channel number");
                 None
             }
             (_, Dialect::Stock) => {
@@ -888,7 +927,7 @@ impl ShardEngine {
                         Some(at as u16)
                     }
                     None => {
-                        self.no_handler(target, link, &mut record, "nobody here serves this channel");
+                        self.no_handler(&target, link, &mut record, "nobody here serves this channel");
                         None
                     }
                 }
@@ -898,10 +937,16 @@ impl ShardEngine {
             Some(seat) => {
                 let deadline = (record.kind == Kind::Request && record.expiry_ms != 0)
                     .then(|| local_deadline(record.expiry_ms, target.clock_ahead_ms.get() as u32, self.core.now));
-                self.run_queue.push_back(Job { record, target: target.clone(), link, deadline, seat });
+                let job = Job { record, target, link, deadline, seat };
+                // Nobody is before it: it need not lie in the queue.
+                if self.run_queue.is_empty() && self.core.may_start() {
+                    self.start(shared, job);
+                } else {
+                    self.run_queue.push_back(job);
+                }
             }
             None => {
-                shared.owned.leave(charge);
+                self.core.disown(charge);
                 self.give_back(1);
             }
         }
@@ -922,21 +967,21 @@ impl ShardEngine {
 
     // ---- 7 starts
 
-    /// Whether any job was started, and whether there are more that may.
-    fn start_jobs(&mut self, limit: usize) -> (bool, bool) {
+    /// Starts jobs that were claimed and not started at once. True if there is more to do now.
+    fn start_jobs(&mut self, limit: usize) -> bool {
+        let shared = self.core.shared().clone();
         let mut n = 0;
         while n < limit && self.core.may_start() {
             let Some(job) = self.run_queue.pop_front() else { break };
             n += 1;
-            self.start(job);
+            self.start(&shared, job);
         }
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
-        (n > 0, more || (n > 0 && !self.held.is_empty()))
+        more || (self.delivered > 0 && !self.held.is_empty())
     }
 
-    fn start(&mut self, job: Job) {
-        let shared = self.core.shared().clone();
+    fn start(&mut self, shared: &Arc<HostShared>, job: Job) {
         let Job { record, target, link, deadline, seat } = job;
         let place = self.core.start_place(record.charge());
         let debt = (record.kind == Kind::Request).then(|| {
@@ -955,14 +1000,14 @@ impl ShardEngine {
             method: record.method,
             payload: record.payload,
             debt,
-            peer: target.label(),
+            peer: target,
             place,
             lineage: Lineage { depth: record.depth.saturating_add(1), deadline },
         };
-        shared.counts.delivered.add(1);
+        self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
         // The permit goes back here, and the next instruction is the user's.
-        release_permits(&shared, self.core.shard, 1, self.core.now);
+        release_permits(shared, self.core.shard, 1, self.core.now);
         seat.start(&mut self.core, start);
     }
 
@@ -1093,6 +1138,7 @@ fn decode(
     loop {
         let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
         let rest = &input[consumed..];
+        let mut admitted = 0;
         if conn.decoder.assembly().is_none() {
             match conn.decoder.peek(rest).map_err(|e| e.to_string())? {
                 None => return Ok(Used { consumed, parked: false }),
@@ -1100,6 +1146,7 @@ fn decode(
                     if charge > 0 && !admit(shared, link, charge) {
                         return Ok(Used { consumed, parked: true });
                     }
+                    admitted = charge;
                 }
             }
         }
@@ -1107,11 +1154,11 @@ fn decode(
         let step = conn.decoder.decode(rest).map_err(|e| e.to_string())?;
         consumed += step.consumed;
         let Some(item) = step.item else {
-            if let Some(assembly) = conn.decoder.assembly()
-                && link.origin.in_assembly() == 0
-            {
-                link.origin.reserve(assembly.charge);
-                link.origin.grow(assembly.charge);
+            // Outstanding is what was admitted: of a stock message that is the most that it can become.
+            // A command in pieces was admitted with nothing and is nobody's record.
+            if admitted > 0 && conn.decoder.assembly().is_some() {
+                link.origin.reserve(admitted);
+                link.origin.grow(admitted);
             }
             return Ok(Used { consumed, parked: false });
         };
@@ -1121,6 +1168,7 @@ fn decode(
                 conn.decoded += 1;
                 target.decoded.set(conn.decoded);
                 link.origin.offer(segments, record, step.charge, core.now);
+                settle(shared, link);
                 *offered += 1;
             }
             Item::Malformed(malformed) => {
@@ -1130,6 +1178,7 @@ fn decode(
                 let mut record = error_record(0, malformed.reply_to, ErrorKind::Protocol, 0, "");
                 record.payload = Bytes::from_static(malformed.reason.as_bytes());
                 link.origin.offer(segments, record, step.charge, core.now);
+                settle(shared, link);
                 *offered += 1;
             }
             Item::Command(Command::Ping { context, .. }) => {
@@ -1153,6 +1202,7 @@ fn decode(
 
 /// Whether a record of this charge may be taken in now. If not, the link is parked.
 fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
+    settle(shared, link);
     match link.origin.admits(charge) {
         Admit::Yes => return true,
         Admit::Oversize => {
@@ -1179,6 +1229,20 @@ fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
     false
 }
 
+/// The record in assembly goes with its connection.
+fn forget_assembly(shared: &HostShared, link: &mut Link) {
+    link.origin.abandon();
+    settle(shared, link);
+}
+
+/// Gives back what was drawn for a record that turned out smaller, or never came.
+fn settle(shared: &HostShared, link: &mut Link) {
+    if link.drawn > 0 && link.origin.in_assembly() == 0 && !link.origin.holds_oversize() {
+        shared.oversize.leave(std::mem::take(&mut link.drawn));
+        shared.relieve();
+    }
+}
+
 /// How much one read may ask for: the room left, and at least the minimum.
 fn room_to_read(origin: &Origin, least: usize) -> usize {
     let room = if origin.mark() == 0 { u64::MAX } else { origin.mark().saturating_sub(origin.outstanding()) };
@@ -1187,7 +1251,8 @@ fn room_to_read(origin: &Origin, least: usize) -> usize {
 
 /// Why the head of a link's queue may not be claimed now, other than for want of a permit: its peer
 /// does not take its replies, or the host owns as much as it may.
-fn hold_reason(shared: &HostShared, link: &Link) -> Option<Reason> {
+fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
+    let shared = core.shared();
     let head = link.origin.head()?;
     let replies = || link.target.replies.bytes() >= shared.plan.reply.per_peer;
     if head.kind == Kind::Request && replies() {
@@ -1198,7 +1263,7 @@ fn hold_reason(shared: &HostShared, link: &Link) -> Option<Reason> {
         }
     }
     let owned = || {
-        let owned = shared.owned.bytes();
+        let owned = core.owned();
         owned > 0 && owned + head.charge() > shared.plan.max_owned_bytes
     };
     if owned() {

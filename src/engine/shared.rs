@@ -22,7 +22,7 @@ use crate::sync::published::Published;
 use crate::sync::ring::{Consumer, Producer, ring};
 use crate::sync::room::Room;
 use crate::sync::wake::WakeCell;
-use crate::sync::word::{Epoch, Gauge, Latch};
+use crate::sync::word::{Epoch, Gauge, Latch, Level};
 use crate::wire::header::ErrorBody;
 
 /// Who makes an operation: a quarter of the waiting room is kept for handlers, because finishing
@@ -70,7 +70,7 @@ pub enum Outcome {
 
 /// Bodies up to this size are not counted against the hold: there are never more of them than
 /// request slots, and the ledger says so.
-pub const SMALL_REPLY_MAX: usize = crate::plan::SMALL_REPLY_MAX as usize;
+pub const SMALL_REPLY_MAX: usize = crate::plan::SMALL_REPLY_MAX;
 
 /// The body of a reply that has arrived. A large one takes its part of the host's hold with it
 /// until it is taken or dropped.
@@ -280,8 +280,8 @@ pub struct HostShared {
     pub slots: Room,
     /// Replies arrived and not taken.
     pub hold: Arc<Room>,
-    /// Records claimed and not finished.
-    pub owned: Room,
+    /// Charges of records claimed and not finished, as of each shard's last turn.
+    pub owned: Level,
     /// What receive queues hold above their marks to take one larger record each.
     pub oversize: Room,
     /// Replies to all peers that they have not taken.
@@ -390,7 +390,7 @@ impl HostShared {
             callers_room: Room::new(room.ops - room.handler_ops, room.bytes - room.handler_bytes),
             slots: Room::new(plan.request_slots, u64::MAX),
             hold: Arc::new(Room::new(u32::MAX, plan.reply.hold)),
-            owned: Room::new(u32::MAX, plan.max_owned_bytes),
+            owned: Level::default(),
             replies: Room::new(u32::MAX, plan.reply.host),
             routes: Published::new(Arc::new(Routes::default())),
             shards: ports,

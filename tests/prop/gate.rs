@@ -75,7 +75,7 @@ impl Oracle {
     }
 
     fn eligible(&self) -> Option<usize> {
-        let waiting = (0..self.origins.len()).filter(|i| self.origins[*i].granted.is_none());
+        let waiting = (0..self.origins.len()).filter(|i| self.origins[*i].granted.is_none() && !self.stopped);
         waiting.filter(|i| self.may_have_another(self.origins[*i].shard)).min_by_key(|i| self.origins[*i].place)
     }
 
@@ -215,7 +215,7 @@ proptest! {
             let pressure = if oracle.paused { Pressure::Paused } else { Pressure::Running };
             prop_assert_eq!((shot.pressure, shot.epoch), (pressure, oracle.changes));
             // A ticket that may be granted waits only while there is nothing to grant.
-            prop_assert!(oracle.stopped || oracle.eligible().is_none());
+            prop_assert!(oracle.eligible().is_none());
             // Whoever is below his share has a right to a permit, if there is one for everybody.
             if limit >= u32::from(shards) {
                 let kept: u32 = oracle.held.iter().map(|held| share.saturating_sub(*held)).sum();
