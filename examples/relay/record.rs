@@ -73,7 +73,7 @@ const TENANT_MAX: usize = 128;
 /// The tenant of a record: its `field`-th field between white space, from 1; empty if it has fewer. A
 /// very long one is cut, with the fingerprint of the whole in place of its end.
 pub fn tenant(payload: &[u8], field: usize) -> Vec<u8> {
-    let fields = payload.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+    let mut fields = payload.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let whole = fields.nth(field - 1).unwrap_or_default();
     if whole.len() <= TENANT_MAX {
         return whole.to_vec();
