@@ -87,7 +87,9 @@ mod api {
     pub use crate::host::client::{Channel, Client};
     pub use crate::host::options::{HostBuilder, HostOptions, IdlePolicy, Placement};
     pub use crate::host::status::{Account, HostStatus, LinkStatus, PeerAccount, ShardStatus};
+    pub use crate::meter::latency::{Latency, LatencySet};
     pub use crate::plan::{HostPlan, Hwm, HwmProfile, JobQueueProfile, Level, Pinning};
+    pub use crate::sync::gate::{GateSnapshot, Pressure};
 }
 
 #[cfg(not(afflux_loom))]

@@ -953,7 +953,13 @@ impl ShardEngine {
     }
 
     fn no_handler(&mut self, target: &Arc<Target>, link: u64, record: &mut Record, what: &str) {
-        let debt = (record.kind == Kind::Request).then(|| Debt {
+        let debt = (record.kind == Kind::Request).then(|| self.debt_of_none(target, link, record));
+        refuse(&self.core, debt, what);
+    }
+
+    /// The answer that is owed to a request which no handler gets.
+    fn debt_of_none(&self, target: &Arc<Target>, link: u64, record: &mut Record) -> Debt {
+        Debt {
             shared: self.core.shared().clone(),
             target: target.clone(),
             link,
@@ -961,8 +967,17 @@ impl ShardEngine {
             envelope: record.envelope.take(),
             shard: self.core.shard,
             place: u32::MAX,
-        });
-        refuse(&self.core, debt, what);
+        }
+    }
+
+    /// A request whose time was up before its turn came: its caller is told, its handler is spared.
+    fn skip_expired(&mut self, job: &mut Job) {
+        let shared = self.core.shared().clone();
+        self.core.disown(job.record.charge());
+        self.give_back(1);
+        shared.counts.expired_in_queue.add(1);
+        let debt = self.debt_of_none(&job.target, job.link, &mut job.record);
+        debt.fail(ErrorKind::DeadlineExceeded, 0, "the request's time was up before its handler could start");
     }
 
     // ---- 7 starts
@@ -981,7 +996,10 @@ impl ShardEngine {
         more || (self.delivered > 0 && !self.held.is_empty())
     }
 
-    fn start(&mut self, shared: &Arc<HostShared>, job: Job) {
+    fn start(&mut self, shared: &Arc<HostShared>, mut job: Job) {
+        if shared.plan.skip_expired_requests && job.deadline.is_some_and(|end| self.core.now >= end) {
+            return self.skip_expired(&mut job);
+        }
         let Job { record, target, link, deadline, seat } = job;
         let place = self.core.start_place(record.charge());
         let debt = (record.kind == Kind::Request).then(|| {

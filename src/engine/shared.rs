@@ -243,6 +243,8 @@ pub struct Counts {
     pub received: Gauge,
     /// Records whose handler was started.
     pub delivered: Gauge,
+    /// Requests answered with an error because their time was up before their handler could start.
+    pub expired_in_queue: Gauge,
     /// Records for which there was no handler.
     pub no_handler: Gauge,
     /// Records that made no sense.
