@@ -1,4 +1,42 @@
-//! afflux: a thread-per-core messaging runtime whose behaviour under overload is a contract.
+//! A thread-per-core messaging runtime whose behaviour under overload is a contract.
+//!
+//! Each pinned core runs its own event loop with lock-free queues per origin; a shared permit counter
+//! holds the host's job limit; a completion thread keeps replies flowing while everything else is
+//! full or stuck. There is no async executor here: operations are futures that run on yours, or
+//! threads wait for them.
+//!
+//! Two limits do the work, and they do not convert into each other:
+//!
+//! ```text
+//!   bytes   a mark per link and direction        full: the sender waits, under its deadline
+//!   jobs    M permits per host, taken before a   full: nothing more is claimed; queues fill, TCP
+//!           record is claimed, returned right    closes the window, and the sender feels it; peers
+//!           before its handler starts            are told to pause at 80 %
+//! ```
+//!
+//! Start with [`Host::builder`]; serve with a [`Handler`]; call with [`Client::channel`]. An operation
+//! is lazy: nothing happens before `.wait()`, `.await`, [`Op::then`] or [`Op::submit`].
+//!
+//! ```
+//! use afflux::{Context, Handler, Host, Request};
+//!
+//! struct Upper;
+//!
+//! impl Handler for Upper {
+//!     fn request(&mut self, request: Request, cx: &mut Context<'_, Self>) {
+//!         let text = request.payload().to_ascii_uppercase();
+//!         request.reply(cx, text);
+//!     }
+//! }
+//!
+//! let service = Host::builder("upper").listen("tcp://127.0.0.1:0").channel("upper", |_| Upper).start()?;
+//! let caller = Host::builder("caller").connect(format!("tcp://{}", service.addresses()[0])).start()?;
+//! let reply = caller.client().channel("upper").request("", "water").wait()?;
+//! assert_eq!(&reply[..], b"WATER");
+//! # Ok::<(), afflux::Error>(())
+//! ```
+//!
+//! The [`manual`] has chapters on architecture, backpressure, the wire, options and operations.
 
 #[doc(hidden)]
 pub mod base;
@@ -14,6 +52,8 @@ pub mod flow;
 #[cfg(not(afflux_loom))]
 #[doc(hidden)]
 pub mod host;
+#[cfg(not(afflux_loom))]
+pub mod manual;
 #[cfg(not(afflux_loom))]
 #[doc(hidden)]
 pub mod meter;
@@ -47,7 +87,9 @@ mod api {
     pub use crate::host::client::{Channel, Client};
     pub use crate::host::options::{HostBuilder, HostOptions, IdlePolicy, Placement};
     pub use crate::host::status::{Account, HostStatus, LinkStatus, PeerAccount, ShardStatus};
+    pub use crate::meter::latency::{Latency, LatencySet};
     pub use crate::plan::{HostPlan, Hwm, HwmProfile, JobQueueProfile, Level, Pinning};
+    pub use crate::sync::gate::{GateSnapshot, Pressure};
 }
 
 #[cfg(not(afflux_loom))]

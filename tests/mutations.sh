@@ -21,6 +21,22 @@ lazy_wake               | loom | wake::
 page_settles_early      | loom | page::a_settled_page_has_the_new_peak
 published_early_version | loom | published::
 room_enters_blindly     | loom | room::
+cell_ignores_generation | loom | cell::a_late_reply_against_the_next_use_of_the_place
+cell_double_terminal    | loom | cell::reply_against_expiry
+cell_forgets_waker      | loom | cell::the_end_against_first_poll_and_re_poll
+cell_reuse_linked       | loom | cell::a_done_list_against_a_holder_who_is_faster
+cell_bound_first        | loom | cell::publishing_against_a_sweep
+cell_unfenced           | loom | cell::publishing_against_a_sweep
+cell_untagged           | loom | cell::a_place_is_one_callers
+gate_overtake           | loom | gate::a_newcomer_does_not_overtake
+gate_lost_release       | loom | gate::a_release_against_one_who_enqueues
+gate_unversioned        | loom | gate::shares_hold_while_permits_move
+announced_allocated     | prop | codec::
+long_length_unchecked   | prop | codec::
+egress_loses_unbegun    | prop | egress::
+origin_charge_payload_only | prop | origin::
+origin_oversize_twice   | prop | origin::
+wheel_early             | prop | wheel::
 '
 
 patience=180

@@ -35,8 +35,8 @@ pub const TIMEOUT_MS_MAX: u64 = i32::MAX as u64;
 /// Rounds a timeout up to whole milliseconds. `None` if it is zero or too long to be kept: such a
 /// value is refused, never replaced by a default.
 pub fn whole_millis(d: Duration) -> Option<Duration> {
-    let ms = d.as_nanos().div_ceil(1_000_000);
-    (1..=u128::from(TIMEOUT_MS_MAX)).contains(&ms).then(|| Duration::from_millis(ms as u64))
+    let ms = d.as_secs().checked_mul(1000)?.checked_add(u64::from(d.subsec_nanos().div_ceil(1_000_000)))?;
+    (1..=TIMEOUT_MS_MAX).contains(&ms).then(|| Duration::from_millis(ms))
 }
 
 #[cfg(test)]

@@ -127,7 +127,8 @@ pub struct Op<'a, K: Terminal> {
     payload: Bytes,
     timeout: Duration,
     lineage: Lineage,
-    started: Option<Pending<K>>,
+    /// Boxed: only a future that waits has one, and every operation is moved about.
+    started: Option<Box<Pending<K>>>,
 }
 
 /// A one-way send that was not started yet.
@@ -175,7 +176,7 @@ impl<'a, K: Terminal> Op<'a, K> {
         self
     }
 
-    pub(crate) fn start(self, notify: Notify, self_timed: bool) -> Started<K> {
+    pub(crate) fn start(self, waiter: Waiter<'_>) -> Started<K> {
         let handle = self.origin.handle();
         let Some(timeout) = whole_millis(self.timeout) else {
             let error = Error::new(ErrorKind::InvalidOperation, Detail::None)
@@ -191,7 +192,7 @@ impl<'a, K: Terminal> Op<'a, K> {
             inherited: self.lineage.deadline,
             depth: self.lineage.depth,
         };
-        match handle.begin(order, Waiter { notify, self_timed }) {
+        match handle.begin(order, waiter) {
             Begun::Accepted => Started::Ended(Outcome::Accepted),
             Begun::Failed(error, payload) => Started::Ended(Outcome::Failed { error, payload: Some(payload) }),
             Begun::Cell { id, tag, target, deadline, since } => Started::Waits(Pending {
@@ -213,7 +214,7 @@ impl<'a, K: Terminal> Op<'a, K> {
         if here::is_runtime_thread() {
             return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), Some(self.payload)));
         }
-        match self.start(Notify::Waker(parker::thread_waker()), true) {
+        match self.start(Waiter::ThisThread) {
             Started::Ended(outcome) => K::end(outcome),
             Started::Waits(pending) => pending.sleep(),
         }
@@ -223,7 +224,7 @@ impl<'a, K: Terminal> Op<'a, K> {
     /// outstanding as the host has places; beyond that they end at once with their payload.
     pub fn submit(self) -> Pending<K> {
         let shared = self.origin.handle().shared().clone();
-        match self.start(Notify::None, false) {
+        match self.start(Waiter::Nobody) {
             Started::Waits(pending) => pending,
             Started::Ended(outcome) => Pending {
                 shared,
@@ -240,7 +241,7 @@ impl<'a, K: Terminal> Op<'a, K> {
 
     /// Starts it and lets it run; nobody hears of its end.
     pub fn detach(self) {
-        if let Started::Waits(pending) = self.start(Notify::None, false) {
+        if let Started::Waits(pending) = self.start(Waiter::Nobody) {
             pending.detach();
         }
     }
@@ -262,13 +263,13 @@ impl<K: Terminal> Future for Op<'_, K> {
                 lineage: self.lineage,
                 started: None,
             };
-            match op.start(Notify::Waker(cx.waker().clone()), false) {
+            match op.start(Waiter::Task(cx.waker())) {
                 Started::Ended(outcome) => return Poll::Ready(K::end(outcome)),
-                Started::Waits(pending) => self.started = Some(pending),
+                Started::Waits(pending) => self.started = Some(Box::new(pending)),
             }
         }
         match &mut self.started {
-            Some(pending) => Pin::new(pending).poll(cx),
+            Some(pending) => Pin::new(&mut **pending).poll(cx),
             None => Poll::Pending,
         }
     }

@@ -12,7 +12,7 @@
 //! Bounds: connections in their handshake by `handshakes_max`, links by `peers_max`; an accept above
 //! either is closed. A handshake and the wait for the partner together have `handshake_timeout`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,12 @@ use super::shared::{
 use crate::base::error::{Detail, Error, ErrorKind, Stage};
 use crate::base::id::{CellId, ChannelId, LinkId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
+use crate::base::rng::Rng;
 use crate::base::time::Instant;
+use crate::flow::backoff::Backoff;
+use crate::flow::link_clock::{LinkClock, clock_ms};
+use crate::flow::liveness::{Action, Liveness, Peer};
+use crate::flow::pressure::{Heard, Hearing, Tell, Told};
 use crate::flow::reader::{ReadEnd, Reader};
 use crate::flow::target::{Dialect, NO_CHANNEL, Post, Target, TargetSpec};
 use crate::flow::transport::Transport;
@@ -42,9 +47,6 @@ use crate::wire::decode::{Decoder, Item, Mode};
 use crate::wire::greeting::{Handshake, Security, Side};
 use crate::wire::header::ErrorBody;
 use crate::wire::ready::{Hello, NativeHello, PeerHello, Place};
-
-/// At most so often is one link told the pressure.
-const TELL_EVERY: Duration = Duration::from_millis(1);
 
 /// Names of channels that one host gives numbers to.
 const NAMES_MAX: usize = 4096;
@@ -148,7 +150,7 @@ struct Dial {
     to: Endpoint,
     name: Option<Arc<str>>,
     slot: u16,
-    attempts: u32,
+    backoff: Backoff,
     conns: [Option<ConnKey>; 2],
     had_outcome: bool,
 }
@@ -163,10 +165,10 @@ struct Up {
     application: Arc<dyn Transport>,
     dial: Option<u32>,
     channels: Vec<(Arc<str>, u32)>,
-    last_byte: Instant,
-    told: (bool, u64),
-    told_at: Option<Instant>,
-    heard_epoch: u64,
+    liveness: Liveness,
+    clock: LinkClock,
+    told: Told,
+    heard: Heard,
 }
 
 /// See the module.
@@ -179,7 +181,8 @@ pub struct CompletionEngine {
     shaking: u32,
     halves: HashMap<LinkId, ConnKey>,
     dials: Vec<Dial>,
-    ups: HashMap<TargetId, Up>,
+    /// In the order of their ids: whoever goes through them does so in the same order every time.
+    ups: BTreeMap<TargetId, Up>,
     targets: HashMap<TargetId, Arc<Target>>,
     links_per_shard: Vec<u32>,
     next_target: u64,
@@ -195,7 +198,7 @@ pub struct CompletionEngine {
     actions: VecDeque<CompletionAction>,
     block: Box<[u8]>,
     latencies: LatencySet,
-    random: u64,
+    random: Rng,
     again: Vec<TargetId>,
 }
 
@@ -221,7 +224,7 @@ impl CompletionEngine {
             shaking: 0,
             halves: HashMap::new(),
             dials: Vec::new(),
-            ups: HashMap::new(),
+            ups: BTreeMap::new(),
             targets: HashMap::new(),
             links_per_shard: vec![0; shards],
             next_target: 1,
@@ -236,7 +239,7 @@ impl CompletionEngine {
             actions: VecDeque::new(),
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
             latencies: LatencySet::new(),
-            random: seed,
+            random: Rng::new(seed),
             again: Vec::new(),
             shared,
         };
@@ -258,7 +261,8 @@ impl CompletionEngine {
         let adopt = ShardCommand::Adopt(target.clone());
         self.command(target.owner, adopt);
         let at = self.dials.len() as u32;
-        self.dials.push(Dial { target, to, name, slot, attempts: 0, conns: [None; 2], had_outcome: false });
+        let backoff = Backoff::new(self.shared.plan.reconnect_min, self.shared.plan.reconnect_max);
+        self.dials.push(Dial { target, to, name, slot, backoff, conns: [None; 2], had_outcome: false });
         self.set_timer(Instant(0), Timer::Redial(at));
     }
 
@@ -368,9 +372,9 @@ impl CompletionEngine {
     fn attempt_failed(&mut self, at: u32, why: &str) {
         let dial = &mut self.dials[at as usize];
         let others = std::mem::take(&mut dial.conns);
-        dial.attempts = dial.attempts.saturating_add(1);
+        let wait = dial.backoff.next(&mut self.random);
         let first = !std::mem::replace(&mut dial.had_outcome, true);
-        let attempts = dial.attempts;
+        let attempts = dial.backoff.attempts();
         let line = format!("no link to {}: {why}", dial.target.label());
         for other in others.into_iter().flatten() {
             let Some(conn) = self.remove(other) else { continue };
@@ -385,28 +389,14 @@ impl CompletionEngine {
         if first || attempts.is_power_of_two() {
             self.actions.push_back(CompletionAction::Log(Line::Warn(line)));
         }
-        let wait = self.backoff(attempts);
         self.set_timer(self.shared.clock.now().after(wait), Timer::Redial(at));
         if first {
             self.publish();
         }
     }
 
-    /// 100 ms doubling to 5 s, +-50 % from the first try on.
-    fn backoff(&mut self, attempts: u32) -> Duration {
-        let plan = &self.shared.plan;
-        let base = plan.reconnect_min.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(plan.reconnect_max);
-        let part = (self.next_random() >> 11) as f64 / (1u64 << 53) as f64;
-        base.mul_f64(0.5 + part)
-    }
-
-    fn next_random(&mut self) -> u64 {
-        // splitmix64
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+    fn liveness(&self, peer: Peer, now: Instant) -> Liveness {
+        Liveness::new(peer, self.shared.plan.heartbeat, self.shared.plan.dead_after, now)
     }
 
     fn set_timer(&mut self, at: Instant, timer: Timer) {
@@ -649,7 +639,7 @@ impl CompletionEngine {
         let target = match dial {
             Some(at) => {
                 let dial = &mut self.dials[at as usize];
-                dial.attempts = 0;
+                dial.backoff.reset();
                 dial.had_outcome = true;
                 dial.conns = [None; 2];
                 dial.target.clone()
@@ -658,8 +648,7 @@ impl CompletionEngine {
         };
         target.set_label(native.node.clone());
         let link = self.attach_number(&target, native.max_message);
-        let behind = native.clock_ms.wrapping_sub(clock_ms(now)) as i32;
-        target.clock_behind_ms.set(i64::from(behind) as u64);
+        target.clock_ahead_ms.set(u64::from(native.clock_ms.wrapping_sub(clock_ms(now))));
         if let Some(conn) = self.conn(completion) {
             conn.state = State::Lane(target.id);
         }
@@ -689,10 +678,10 @@ impl CompletionEngine {
                 application: app_transport.clone(),
                 dial,
                 channels: native.channels.clone(),
-                last_byte: now,
-                told: (false, 0),
-                told_at: None,
-                heard_epoch: 0,
+                liveness: self.liveness(Peer::Native, now),
+                clock: LinkClock::new(native.clock_ms, now),
+                told: Told::default(),
+                heard: Heard::default(),
             },
         );
         // A new link hears of the pressure before it is of use to anybody.
@@ -736,10 +725,10 @@ impl CompletionEngine {
                 application: transport.clone(),
                 dial: None,
                 channels: Vec::new(),
-                last_byte: now,
-                told: (false, 0),
-                told_at: None,
-                heard_epoch: 0,
+                liveness: self.liveness(Peer::Stock { pings: peer.minor > 0 }, now),
+                clock: LinkClock::new(clock_ms(now), now),
+                told: Told::default(),
+                heard: Heard::default(),
             },
         );
         target.link.set(link);
@@ -841,7 +830,7 @@ impl CompletionEngine {
         let line = format!("link to {} is lost: {why}", target.label());
         self.actions.push_back(CompletionAction::Log(Line::Info(line)));
         if let Some(at) = up.dial {
-            let wait = self.backoff(1);
+            let wait = self.dials[at as usize].backoff.next(&mut self.random);
             self.set_timer(self.shared.clock.now().after(wait), Timer::Redial(at));
         }
         self.publish();
@@ -851,7 +840,7 @@ impl CompletionEngine {
         if self.shared.life() != Life::Serving || self.ups.contains_key(&self.dials[at as usize].target.id) {
             return;
         }
-        let link = LinkId((u128::from(self.next_random()) << 64) | u128::from(self.next_random()));
+        let link = LinkId((u128::from(self.random.bits()) << 64) | u128::from(self.random.bits()));
         let Dial { slot, ref to, .. } = self.dials[at as usize];
         let to = to.clone();
         for (i, lane) in [Lane::Application, Lane::Completion].into_iter().enumerate() {
@@ -989,6 +978,7 @@ impl CompletionEngine {
                 Item::Record(record) => take_reply(&self.shared, &target, record, now, &mut self.latencies),
                 Item::Command(command) => commands.push(command),
                 Item::Malformed(_) | Item::Publication(_) => wrong = Some("not a reply"),
+                Item::Discarded => {}
             }),
             None => Ok(false),
         };
@@ -999,7 +989,7 @@ impl CompletionEngine {
         if bytes > 0
             && let Some(up) = self.ups.get_mut(&id)
         {
-            up.last_byte = now;
+            up.liveness.on_bytes(Lane::Completion, now);
         }
         for command in commands {
             if let Some(why) = self.heard(id, command, now) {
@@ -1022,11 +1012,9 @@ impl CompletionEngine {
         match command {
             Command::Ping { context, .. } => {
                 if let Some((clock, decoded)) = context.as_native() {
-                    up.target.decoded_by_peer.set(decoded);
-                    // The transfer took some time, so the peer's clock is at least so far ahead.
-                    let behind = i64::from(clock.wrapping_sub(clock_ms(now)) as i32);
-                    let known = up.target.clock_behind_ms.get() as i64;
-                    up.target.clock_behind_ms.set(known.max(behind) as u64);
+                    up.target.decoded_by_peer.raise(decoded);
+                    up.clock.on_reading(clock, now);
+                    publish_clock(up, now);
                 }
                 let mut frame = Vec::new();
                 command::write_pong(&context, &mut frame);
@@ -1034,16 +1022,23 @@ impl CompletionEngine {
                 let target = up.target.clone();
                 lanes::post(&self.shared, &target, post);
             }
-            Command::FlowState(state) => {
-                if state.epoch <= up.heard_epoch {
-                    self.shared.counts.flow_state_stale.add(1);
-                    return None;
-                }
-                up.heard_epoch = state.epoch;
-                if up.target.set_paused(state.paused, now) {
-                    self.shared.port(up.target.owner).poke(&up.target);
+            Command::Pong { context } => {
+                if let Some((own, _)) = context.as_native() {
+                    up.clock.on_echo(own, now);
+                    publish_clock(up, now);
                 }
             }
+            Command::FlowState(state) => match up.heard.on_told(state.paused, state.epoch, now) {
+                Hearing::Stale => {
+                    self.shared.counts.flow_state_stale.add(1);
+                }
+                Hearing::Unchanged => {}
+                Hearing::Paused | Hearing::Resumed => {
+                    if up.target.set_paused(state.paused, now) {
+                        self.shared.port(up.target.owner).poke(&up.target);
+                    }
+                }
+            },
             Command::Error(reason) => return Some(format!("the peer gave up: {reason}")),
             _ => {}
         }
@@ -1069,46 +1064,53 @@ impl CompletionEngine {
         let (pressure, epoch) = self.shared.gate.pressure();
         let paused = pressure == crate::sync::gate::Pressure::Paused;
         let Some(up) = self.ups.get_mut(&id) else { return };
-        if !up.native || up.told.0 == paused {
+        if !up.native {
             return;
         }
-        if up.told_at.is_some_and(|at| now.since(at) < TELL_EVERY) {
-            if !std::mem::replace(&mut self.telling, true) {
-                self.set_timer(now.after(TELL_EVERY), Timer::Tell);
+        match up.told.poll(paused, now) {
+            Tell::Nothing => {}
+            Tell::At(at) => {
+                if !std::mem::replace(&mut self.telling, true) {
+                    self.set_timer(at, Timer::Tell);
+                }
             }
-            return;
+            Tell::Now => {
+                let mut frame = Vec::new();
+                // Epochs on the wire begin at 1.
+                command::write_flow_state(FlowState { paused, epoch: epoch + 1 }, &mut frame);
+                let (target, link) = (up.target.clone(), up.link);
+                lanes::post(&self.shared, &target, Post::Command { link, frame: frame.into() });
+                self.shared.counts.flow_frames_sent.add(1);
+            }
         }
-        let mut frame = Vec::new();
-        command::write_flow_state(FlowState { paused, epoch: epoch.max(1) }, &mut frame);
-        (up.told, up.told_at) = ((paused, epoch), Some(now));
-        let (target, link) = (up.target.clone(), up.link);
-        lanes::post(&self.shared, &target, Post::Command { link, frame: frame.into() });
-        self.shared.counts.flow_frames_sent.add(1);
     }
 
     /// Heartbeat of one link: a PING, or the end of it.
     fn beat(&mut self, id: TargetId, link: u64, now: Instant) {
-        let plan = self.shared.plan.clone();
-        let Some(up) = self.ups.get(&id) else { return };
-        if up.link != link {
-            return;
+        let ttl = (self.shared.plan.dead_after.as_millis() / 100).min(u128::from(u16::MAX)) as u16;
+        let Some(up) = self.ups.get_mut(&id).filter(|up| up.link == link) else { return };
+        let target = up.target.clone();
+        up.liveness.on_bytes(Lane::Application, Instant(target.last_read_ns.get()));
+        up.liveness.set_reading(!target.parked.is_raised(), now);
+        let mut frame = Vec::new();
+        let mut dead = false;
+        while let Some(action) = up.liveness.poll(now) {
+            match action {
+                Action::SendPing => {
+                    command::write_ping(ttl, &Context::native(clock_ms(now), target.decoded.get()), &mut frame);
+                }
+                Action::SendPong => command::write_pong(&Context::default(), &mut frame),
+                Action::Dead => dead = true,
+            }
         }
-        let silent_since = up.last_byte.max(Instant(up.target.last_read_ns.get()));
-        if up.native && now.since(silent_since) >= plan.dead_after {
+        let next = up.liveness.next();
+        if dead {
             return self.retire(id, link, "no byte on either lane in time: the peer is dead");
         }
-        let mut frame = Vec::new();
-        if up.native {
-            let context = Context::native(clock_ms(now), up.target.decoded.get());
-            let ttl = (plan.dead_after.as_millis() / 100).min(u128::from(u16::MAX)) as u16;
-            command::write_ping(ttl, &context, &mut frame);
-        } else {
-            // A stock peer whose heartbeats we may not be reading takes any byte for life.
-            command::write_pong(&Context::default(), &mut frame);
+        if !frame.is_empty() {
+            lanes::post(&self.shared, &target, Post::Command { link, frame: frame.into() });
         }
-        let target = up.target.clone();
-        lanes::post(&self.shared, &target, Post::Command { link, frame: frame.into() });
-        self.set_timer(now.after(plan.heartbeat), Timer::Beat(id, link));
+        self.set_timer(next, Timer::Beat(id, link));
     }
 
     // ---- the turn
@@ -1292,7 +1294,7 @@ fn take_reply(
     }
 }
 
-/// This host's link clock: milliseconds, wrapping.
-pub fn clock_ms(now: Instant) -> u32 {
-    (now.0 / 1_000_000) as u32
+/// What the owner shard needs to know of the peer's clock.
+fn publish_clock(up: &Up, now: Instant) {
+    up.target.clock_ahead_ms.set(u64::from(up.clock.peer_ms(now).wrapping_sub(clock_ms(now))));
 }

@@ -47,7 +47,11 @@ pub struct Core {
     pub tasks: Arc<TaskList>,
     places: Vec<Place>,
     free: Vec<u32>,
+    /// Claimed and finished since the last publication, in charged bytes.
+    owned: u64,
+    disowned: u64,
     started: u32,
+    started_peak: u32,
     started_max: u32,
     awaited: HashMap<u32, Awaited>,
     at_once: VecDeque<(u16, u32, Outcome)>,
@@ -69,7 +73,10 @@ impl Core {
             tasks: TaskList::new(shared.port(shard).wake.clone()),
             places: Vec::new(),
             free: Vec::new(),
+            owned: 0,
+            disowned: 0,
             started: 0,
+            started_peak: 0,
             started_max: shared.plan.started_per_shard[shard.index()],
             awaited: HashMap::new(),
             at_once: VecDeque::new(),
@@ -80,6 +87,37 @@ impl Core {
     /// The host.
     pub fn shared(&self) -> &Arc<HostShared> {
         &self.shared
+    }
+
+    /// A record was claimed: its bytes are this host's until it is finished.
+    #[inline]
+    pub fn own(&mut self, charge: u64) {
+        self.owned += charge;
+    }
+
+    /// A record is finished.
+    #[inline]
+    pub fn disown(&mut self, charge: u64) {
+        self.disowned += charge;
+    }
+
+    /// Bytes that the host owns, with what this shard has not published.
+    #[inline]
+    pub fn owned(&self) -> u64 {
+        (self.shared.owned.get() + self.owned).saturating_sub(self.disowned)
+    }
+
+    /// Tells the others, once a turn: what was claimed and finished within it concerns nobody.
+    pub fn publish_owned(&mut self) {
+        let (more, less) = (std::mem::take(&mut self.owned), std::mem::take(&mut self.disowned));
+        match more.cmp(&less) {
+            std::cmp::Ordering::Greater => self.shared.owned.add(more - less),
+            std::cmp::Ordering::Less => {
+                self.shared.owned.take(less - more);
+                self.shared.relieve();
+            }
+            std::cmp::Ordering::Equal => {}
+        }
     }
 
     /// Whether one more job may start.
@@ -103,7 +141,10 @@ impl Core {
         self.started += 1;
         let port = self.shared.port(self.shard);
         port.started.set(u64::from(self.started));
-        port.started_peak.raise(u64::from(self.started));
+        if self.started > self.started_peak {
+            self.started_peak = self.started;
+            port.started_peak.set(u64::from(self.started));
+        }
         index
     }
 
@@ -119,7 +160,8 @@ impl Core {
         place.parts -= 1;
         if place.parts == 0 {
             place.generation = place.generation.wrapping_add(1);
-            self.shared.owned.leave(place.charge);
+            let charge = place.charge;
+            self.disown(charge);
             self.free.push(index);
             self.started -= 1;
             self.shared.port(self.shard).started.set(u64::from(self.started));

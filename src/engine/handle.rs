@@ -13,6 +13,7 @@
 //! A full ring counts as "no room": the operation waits in a cell. No push ever blocks.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,10 +25,12 @@ use crate::base::error::{Detail, Error, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId};
 use crate::base::record::{Kind, Method, Record};
 use crate::base::time::Instant;
+use crate::base::unit::charge;
 use crate::flow::target::Target;
 use crate::pattern::route::{Address, Found, Rotation, Routes};
 use crate::sync::cell::{Notify, Terms};
 use crate::sync::lock::Lock;
+use crate::sync::parker;
 use crate::sync::published::Cached;
 use crate::sync::ring::{Producer, ring};
 
@@ -76,16 +79,28 @@ pub enum Begun {
 }
 
 /// Who hears of the end of an operation that waits, and who watches its deadline.
-pub struct Waiter {
-    /// Who is told.
-    pub notify: Notify,
-    /// The one who waits looks at the clock himself, and the timekeeper need not.
-    pub self_timed: bool,
+#[derive(Clone, Copy, Debug)]
+pub enum Waiter<'a> {
+    /// Nobody yet.
+    Nobody,
+    /// The calling thread, which will sleep and look at the clock itself.
+    ThisThread,
+    /// A task of some executor.
+    Task(&'a Waker),
+    /// A continuation on this shard.
+    Shard(ShardId),
 }
 
-impl Waiter {
+impl Waiter<'_> {
+    /// A send that finds room never comes here: a waker is only made for an operation that waits.
     fn terms(self, since: Instant, deadline: Instant, tag: u64) -> Terms {
-        Terms { deadline, since, tag, notify: self.notify, self_timed: self.self_timed }
+        let notify = match self {
+            Waiter::Nobody => Notify::None,
+            Waiter::ThisThread => Notify::Waker(parker::thread_waker()),
+            Waiter::Task(waker) => Notify::Waker(waker.clone()),
+            Waiter::Shard(shard) => Notify::List(shard.0),
+        };
+        Terms { deadline, since, tag, notify, self_timed: matches!(self, Waiter::ThisThread) }
     }
 }
 
@@ -99,6 +114,14 @@ struct State {
     routes: Cached<Routes>,
     addresses: Vec<(Address, Rotation)>,
     lines: Box<[Line]>,
+}
+
+impl State {
+    fn follow_routes(&mut self, shared: &HostShared) {
+        if shared.routes.refresh(&mut self.routes) {
+            self.addresses.iter_mut().for_each(|(_, rotation)| rotation.forget());
+        }
+    }
 }
 
 /// See the module. Shared between threads it works, one at a time; a clone is a new origin.
@@ -138,9 +161,14 @@ impl Handle {
     }
 
     /// Starts an operation: everything that can be decided now is decided now.
-    pub fn begin(&self, order: Order, waiter: Waiter) -> Begun {
+    pub fn begin(&self, order: Order, waiter: Waiter<'_>) -> Begun {
         let shared = &self.shared;
         let state = &mut *self.state.lock();
+        state.follow_routes(shared);
+        let order = match send_at_once(shared, state, order) {
+            Ok(()) => return Begun::Accepted,
+            Err(order) => order,
+        };
         let (address, _) = &state.addresses[order.slot];
         let refuse = |kind, detail, payload| {
             Begun::Failed(Error::new(kind, detail).with(|n| n.target = Some(address.name().clone())), payload)
@@ -154,7 +182,6 @@ impl Handle {
         if shared.life() != Life::Serving && self.class == Class::Caller {
             return refuse(ErrorKind::ShuttingDown, Detail::None, order.payload);
         }
-        shared.routes.refresh(&mut state.routes);
         let (address, rotation) = &mut state.addresses[order.slot];
         let found = match state.routes.value().find(address, rotation) {
             Ok(found) => found,
@@ -238,6 +265,7 @@ impl Handle {
     pub fn try_send(&self, order: Order) -> Result<(), (Error, Bytes)> {
         let shared = &self.shared;
         let state = &mut *self.state.lock();
+        state.follow_routes(shared);
         let (address, rotation) = &mut state.addresses[order.slot];
         let fail = |kind, detail, payload| {
             Err((Error::new(kind, detail).with(|n| n.target = Some(address.name().clone())), payload))
@@ -248,7 +276,6 @@ impl Handle {
         if shared.life() != Life::Serving && self.class == Class::Caller {
             return fail(ErrorKind::ShuttingDown, Detail::None, order.payload);
         }
-        shared.routes.refresh(&mut state.routes);
         let (target, channel) = match state.routes.value().find(address, rotation) {
             Ok(Found::Target(target, channel)) => (target, channel),
             Ok(Found::NotYet) => return fail(ErrorKind::Unavailable, Detail::NotConnected, order.payload),
@@ -306,6 +333,37 @@ fn deadline(since: Instant, timeout: Duration, inherited: Option<Instant>) -> In
     inherited.map_or(own, |i| own.min(i))
 }
 
+/// The path of most sends: one member, one link, room. It touches the handle's ring, the mark, and
+/// nothing else that is shared. Whatever is out of the ordinary goes the long way, with its order.
+fn send_at_once(shared: &HostShared, state: &mut State, order: Order) -> Result<(), Order> {
+    let State { addresses, lines, .. } = state;
+    let Some((target, channel)) = addresses[order.slot].1.only() else { return Err(order) };
+    let limit = shared.plan.max_message.min(target.max_message.get());
+    let ordinary = order.kind == Kind::Message
+        && order.payload.len() as u64 <= limit
+        && order.depth <= CALL_DEPTH_MAX
+        && shared.life() == Life::Serving
+        && !target.gone.is_raised();
+    let (Line::Own(producer), true) = (&mut lines[target.owner.index()], ordinary) else { return Err(order) };
+    let Some(method) = &order.method else { return Err(order) };
+    let charge = charge(order.payload.len(), method.as_bytes().len());
+    if producer.free() == 0 || target.mark.try_admit(charge).is_err() {
+        return Err(order);
+    }
+    let record = Record {
+        kind: Kind::Message,
+        depth: order.depth,
+        channel: channel.0,
+        correlation: 0,
+        expiry_ms: 0,
+        method: order.method.unwrap_or_default(),
+        payload: order.payload,
+        envelope: None,
+    };
+    push(shared, producer, target, record);
+    Ok(())
+}
+
 /// This handle's way to `shard`, made at its first use: a ring of its own while there are any left,
 /// the shard's common one otherwise.
 fn line<'a>(shared: &HostShared, lines: &'a mut [Line], shard: ShardId) -> &'a mut Line {
@@ -350,7 +408,7 @@ fn push(shared: &HostShared, producer: &mut Producer<Outgoing>, target: &Target,
 
 /// Puts an operation into the waiting room and on its way to whoever can end its wait. Its target's
 /// mark has counted it as a waiter.
-fn wait(shared: &Arc<HostShared>, op: Op, deadline: Instant, waiter: Waiter) -> Begun {
+fn wait(shared: &Arc<HostShared>, op: Op, deadline: Instant, waiter: Waiter<'_>) -> Begun {
     let (since, charge, target) = (op.since, op.record.charge(), op.target.clone());
     let forget = || {
         if let Some(t) = &target {
@@ -398,7 +456,7 @@ fn begin_request(
     line: &mut Line,
     since: Instant,
     deadline: Instant,
-    waiter: Waiter,
+    waiter: Waiter<'_>,
 ) -> Begun {
     record.expiry_ms = expiry_ms(deadline);
     let charge = record.charge();
@@ -407,16 +465,16 @@ fn begin_request(
         // A free slot, a free cell, a free place in the ring and room under the mark: then it is accepted.
         if producer.free() == 0 || target.mark.waiters() > 0 || !shared.enter_slot(&target) {
             target.mark.add_waiter();
-            return Err((record, waiter));
+            return Err(record);
         }
         let Some(place) = shared.cells.alloc() else {
             shared.leave_slot(&target);
             target.mark.add_waiter();
-            return Err((record, waiter));
+            return Err(record);
         };
         let Ok(admitted) = target.mark.admit_or_wait(charge) else {
             shared.leave_slot(&target);
-            return Err((record, waiter));
+            return Err(record);
         };
         let id = place.id();
         record.correlation = id.correlation();
@@ -432,7 +490,7 @@ fn begin_request(
     });
     match begun {
         Ok(id) => Begun::Cell { id, tag, target: Some(target), deadline, since },
-        Err((record, waiter)) => {
+        Err(record) => {
             let op = Op { target: Some(target), address: address(), record, class, since, link: 0 };
             wait(shared, op, deadline, waiter)
         }

@@ -11,13 +11,13 @@ use bytes::Bytes;
 use super::answer::Debt;
 use super::call::{Lineage, OneWay, Op, Origin, RequestOp, SendOp, Started, Terminal, TwoWay};
 use super::core::Core;
-use super::handle::Handle;
+use super::handle::{Handle, Waiter};
 use super::seat::Continuations;
 use super::shared::Outcome;
 use crate::base::error::{Error, ErrorKind, RequestError};
 use crate::base::record::Method;
+use crate::flow::target::Target;
 use crate::pattern::route::Address;
-use crate::sync::cell::Notify;
 
 /// A service: one instance per shard and channel. Callbacks run to their end without interruption;
 /// one that blocks stops its shard (others go on, and replies keep flowing). A panic ends the
@@ -43,7 +43,7 @@ pub struct Request {
     pub(crate) method: Method,
     pub(crate) payload: Bytes,
     pub(crate) responder: Responder,
-    pub(crate) peer: Arc<str>,
+    pub(crate) peer: Arc<Target>,
 }
 
 impl Request {
@@ -58,8 +58,8 @@ impl Request {
     }
 
     /// The node that asks, or its address if it has no name.
-    pub fn peer(&self) -> &str {
-        &self.peer
+    pub fn peer(&self) -> Arc<str> {
+        self.peer.label()
     }
 
     /// Answers. See [`Responder::reply`].
@@ -83,7 +83,7 @@ impl Request {
 pub struct Message {
     pub(crate) method: Method,
     pub(crate) payload: Bytes,
-    pub(crate) peer: Arc<str>,
+    pub(crate) peer: Arc<Target>,
 }
 
 impl Message {
@@ -103,8 +103,8 @@ impl Message {
     }
 
     /// The node that sent it, or its address if it has no name.
-    pub fn peer(&self) -> &str {
-        &self.peer
+    pub fn peer(&self) -> Arc<str> {
+        self.peer.label()
     }
 }
 
@@ -366,7 +366,7 @@ impl<K: Terminal> Op<'_, K> {
         );
         cx.core.join_place(cx.place);
         let since = cx.core.now;
-        match self.start(Notify::List(cx.core.shard.0), false) {
+        match self.start(Waiter::Shard(cx.core.shard)) {
             Started::Waits(pending) => match pending.into_cell() {
                 Some(cell) => cx.core.await_cell(cell, cx.seat, key, since),
                 None => debug_assert!(false, "a started operation has a cell"),

@@ -119,6 +119,9 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
         });
         if room {
             answer::admit_waiting(shared, target);
+            if target.held.is_raised() && target.held.lower() {
+                shared.port(target.owner).poke(target);
+            }
         }
         match held.release() {
             Some(again) => held = again,

@@ -19,6 +19,7 @@ use super::shared::Outcome;
 use crate::base::error::ErrorKind;
 use crate::base::record::Method;
 use crate::base::time::Instant;
+use crate::flow::target::Target;
 use crate::sync::task::{TaskKey, TaskWaker};
 
 /// How long a seat whose factory panicked stays empty before the factory is asked again.
@@ -33,7 +34,7 @@ pub struct Start {
     /// The answer that is owed; a one-way message owes none.
     pub debt: Option<Debt>,
     /// Who sent it.
-    pub peer: Arc<str>,
+    pub peer: Arc<Target>,
     /// Its started place, with one part for the callback and one for the debt.
     pub place: u32,
     /// What calls made by it inherit.

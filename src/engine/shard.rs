@@ -12,8 +12,10 @@
 //! Finishing goes before starting, timers before reads (no admission after a deadline), writes
 //! after jobs (batching). A phase that stops on its budget makes the turn say "again".
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use crossbeam_channel::Receiver;
@@ -29,14 +31,22 @@ use crate::base::error::{Detail, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId, TargetId};
 use crate::base::record::{Kind, Method, Record};
 use crate::base::time::Instant;
+use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
+use crate::flow::link_clock::clock_ms;
+use crate::flow::origin::{Admit, Origin, SegmentPool};
 use crate::flow::target::{Dialect, Flushed, Post, Target};
 use crate::flow::transport::Transport;
+use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
+use crate::sync::cell::CellState;
 use crate::sync::gate::{Ticket, Waited};
 use crate::sync::ring::Consumer;
 use crate::sync::task::TaskKey;
 use crate::wire::command::{Command, write_pong};
 use crate::wire::decode::{Decoder, Item};
+
+/// Segments of receive queues that a shard keeps for the next burst: 64 x 32 records.
+const SEGMENTS_KEPT: usize = 64;
 
 /// What the shell has to do with its poller after a turn.
 #[derive(Debug)]
@@ -69,7 +79,7 @@ pub struct LinkKey {
 pub struct Turn {
     /// There is more to do: do not sleep.
     pub again: bool,
-    /// The turn drained rings or ran handlers: producers may be on the way.
+    /// The turn drained rings: their producers may have more.
     pub moved: bool,
     /// When to come back at the latest.
     pub next: Instant,
@@ -95,14 +105,16 @@ struct Link {
     /// Accepted, nothing of it written. Bounded by the mark.
     outbox: VecDeque<Record>,
     /// Operations that wait for room here, in order. Bounded by the target's share of the room.
-    waiters: VecDeque<CellId>,
+    waiters: Waiters,
     writable: bool,
     dirty: bool,
     /// A detach that found the write baton taken.
     detaching: Option<Detaching>,
-    queue: ReceiveQueue,
-    ticket: Option<Ticket>,
-    claimable: bool,
+    origin: Origin,
+    /// Drawn from the host's oversize budget for the record that is larger than the mark.
+    drawn: u64,
+    /// Why its head may not be claimed now.
+    held: Option<Reason>,
 }
 
 #[derive(Clone, Copy)]
@@ -135,12 +147,10 @@ pub struct ShardEngine {
     dirty: VecDeque<u32>,
     /// Links that may have bytes to read.
     readable: VecDeque<u32>,
-    /// Links whose queue has something to claim and which hold no ticket.
-    claimable: VecDeque<u32>,
-    /// Links with a ticket, oldest first.
-    ticketed: VecDeque<u32>,
+    ingress: Ingress<Ticket>,
+    segments: SegmentPool,
     /// Links whose head may not be claimed now, for a reason of its own.
-    held: VecDeque<u32>,
+    held: Vec<u32>,
     run_queue: VecDeque<Job>,
     block: Box<[u8]>,
     woken: Vec<TaskKey>,
@@ -148,6 +158,12 @@ pub struct ShardEngine {
     latencies: LatencySet,
     assembling: bool,
     pressure_epoch: u64,
+    /// Handlers started in this turn.
+    delivered: u64,
+    /// Records of one age that left their queues, and are not recorded yet.
+    same_age: (Duration, u64),
+    /// The target of the record before, which is often that of the next.
+    last_target: Option<(TargetId, u32)>,
 }
 
 impl std::fmt::Debug for ShardEngine {
@@ -185,9 +201,9 @@ impl ShardEngine {
             by_target: HashMap::new(),
             dirty: VecDeque::new(),
             readable: VecDeque::new(),
-            claimable: VecDeque::new(),
-            ticketed: VecDeque::new(),
-            held: VecDeque::new(),
+            ingress: Ingress::new(TurnOrder::OldestFirst),
+            segments: SegmentPool::new(SEGMENTS_KEPT),
+            held: Vec::new(),
             run_queue: VecDeque::new(),
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
             woken: Vec::new(),
@@ -195,6 +211,9 @@ impl ShardEngine {
             latencies: LatencySet::new(),
             assembling: false,
             pressure_epoch: 0,
+            delivered: 0,
+            same_age: (Duration::ZERO, 0),
+            last_target: None,
         }
     }
 
@@ -241,7 +260,7 @@ impl ShardEngine {
             || !port.pokes.lock().is_empty()
             || !port.finished.lock().is_empty()
             || !self.core.tasks.is_empty()
-            || port.slot_free.is_raised()
+            || port.look_again.is_raised()
             || shared.gate.has_grants(self.core.shard)
     }
 
@@ -255,19 +274,21 @@ impl ShardEngine {
 
         self.take_commands();
         let mut again = self.finish_operations(turn.done as usize);
-        let mut moved = again;
-        let drained = self.drain_rings(turn.ring_records as usize);
-        again |= drained.1;
-        moved |= drained.0;
-        self.take_waiting();
+        // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
+        // first and admitted last, so that nothing of theirs is overtaken.
+        let waiting = self.take_waiting();
+        let moved = self.drain_rings();
+        self.admit_all(waiting);
         self.take_pokes();
         let next = self.expire_assemblies();
         again |= self.read_links();
         again |= self.claim(turn.claims);
-        let started = self.start_jobs(turn.starts as usize);
-        again |= started.1;
-        moved |= started.0;
+        again |= self.start_jobs(turn.starts as usize);
         again |= self.write_links();
+        // A continuation whose operation ended as it was started runs in a turn of its own: the next.
+        again |= self.core.at_once_len() > 0;
+        self.core.publish_owned();
+        shared.counts.delivered.add(std::mem::take(&mut self.delivered));
         port.queued.set(self.run_queue.len() as u64);
         Turn { again, moved, next }
     }
@@ -310,18 +331,19 @@ impl ShardEngine {
         let generation = self.generations[index as usize];
         self.by_target.insert(target.id, index);
         self.links[index as usize] = Some(Box::new(Link {
-            queue: ReceiveQueue::new(self.core.shared().plan.receive_mark),
+            origin: Origin::new(self.core.shared().plan.receive_mark),
+            waiters: Waiters::new(self.core.shared().plan.room.per_target_ops as usize),
             target,
             generation,
             conn: None,
             outbox: VecDeque::new(),
-            waiters: VecDeque::new(),
             writable: true,
             dirty: false,
             detaching: None,
-            ticket: None,
-            claimable: false,
+            drawn: 0,
+            held: None,
         }));
+        self.ingress.attach(OriginKey(index));
         index
     }
 
@@ -360,6 +382,7 @@ impl ShardEngine {
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         if let Some(conn) = link.conn.take_if(|c| c.link <= detaching.link) {
             conn.transport.shutdown();
+            forget_assembly(&shared, link);
             self.actions.push_back(ShardAction::Unwatch { transport: conn.transport });
         }
         let Some(mut writer) = link.target.application.try_take() else {
@@ -391,7 +414,7 @@ impl ShardEngine {
                 let _ = target.mark.release(record.charge());
                 target.lost_on_detach.add(1);
             }
-            for id in std::mem::take(&mut link.waiters) {
+            for id in link.waiters.drain() {
                 target.mark.forget_waiter();
                 shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
             }
@@ -404,13 +427,14 @@ impl ShardEngine {
     /// Gives the place of a forgotten link back once everything it received was claimed.
     fn reap(&mut self, index: u32) {
         let Some(link) = self.links[index as usize].as_deref() else { return };
-        let over = link.target.gone.is_raised()
-            && link.conn.is_none()
-            && link.detaching.is_none()
-            && link.queue.is_empty()
-            && link.ticket.is_none();
+        let over =
+            link.target.gone.is_raised() && link.conn.is_none() && link.detaching.is_none() && link.origin.is_empty();
         if over && let Some(link) = self.links[index as usize].take() {
+            if let Some(ticket) = self.ingress.detach(OriginKey(index)) {
+                let _ = self.core.shared().gate.cancel(ticket);
+            }
             self.by_target.remove(&link.target.id);
+            self.last_target = None;
             self.generations[index as usize] = link.generation.wrapping_add(1);
         }
     }
@@ -451,24 +475,31 @@ impl ShardEngine {
 
     // ---- 3 rings, waiting operations, pokes
 
-    /// Whether anything came, and whether there is more.
-    fn drain_rings(&mut self, limit: usize) -> (bool, bool) {
-        let (mut any, mut more) = (false, false);
+    /// Takes what lies in the rings now; what is pushed meanwhile comes next turn. True if anything came.
+    fn drain_rings(&mut self) -> bool {
+        let mut any = false;
         let mut rings = std::mem::take(&mut self.rings);
         rings.retain_mut(|ring| {
-            let taken = ring.drain(limit, |outgoing| self.enqueue(outgoing));
-            any |= taken > 0;
-            more |= taken == limit;
-            taken == limit || !ring.is_abandoned()
+            let here = ring.len();
+            any |= here > 0;
+            ring.drain(here, |outgoing| self.enqueue(outgoing));
+            !ring.is_abandoned()
         });
         rings.append(&mut self.rings);
         self.rings = rings;
-        (any, more)
+        any
     }
 
     fn enqueue(&mut self, outgoing: Outgoing) {
-        let Some(&index) = self.by_target.get(&outgoing.target) else {
-            return self.enqueue_lost(outgoing);
+        let index = match self.last_target {
+            Some((target, index)) if target == outgoing.target => index,
+            _ => {
+                let Some(&index) = self.by_target.get(&outgoing.target) else {
+                    return self.enqueue_lost(outgoing);
+                };
+                self.last_target = Some((outgoing.target, index));
+                index
+            }
         };
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         link.outbox.push_back(outgoing.record);
@@ -487,24 +518,42 @@ impl ShardEngine {
         }
     }
 
-    fn take_waiting(&mut self) {
+    /// Fetches operations that wait; returns the links that they wait at.
+    fn take_waiting(&mut self) -> Vec<u32> {
+        let mut links = Vec::new();
         let shared = self.core.shared().clone();
         while let Some(entry) = shared.cells.pop(&shared.port(self.core.shard).inbox) {
             match self.by_target.get(&tag_target(entry.tag)) {
                 Some(&index) => {
-                    if let Some(link) = self.links[index as usize].as_deref_mut() {
-                        link.waiters.push_back(entry.id);
-                        self.admit_waiters(index);
+                    let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
+                    let pruned = Pruned::new(&shared);
+                    let pushed = link.waiters.push(entry.id, |id| pruned.is_waiting(id));
+                    pruned.forget(&link.target);
+                    if pushed.is_err() {
+                        // More wait than the target's share of the room holds: this cannot be, and if
+                        // it is, nobody waits without an end.
+                        link.target.mark.forget_waiter();
+                        let (kind, detail) = (ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull);
+                        shared.fail(entry.id, entry.tag, Some(&link.target), kind, detail);
                     }
+                    links.push(index);
                 }
                 None => {
                     shared.fail(entry.id, entry.tag, None, ErrorKind::Unavailable, Detail::Detached);
                 }
             }
         }
-        if shared.port(self.core.shard).slot_free.lower() {
+        links
+    }
+
+    fn admit_all(&mut self, links: Vec<u32>) {
+        for index in links {
+            self.admit_waiters(index);
+        }
+        if self.core.shared().port(self.core.shard).look_again.lower() {
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
+                self.unpark(index);
             }
         }
     }
@@ -525,7 +574,6 @@ impl ShardEngine {
             }
             self.admit_waiters(index);
             self.soil(index);
-            self.unhold(index);
         }
     }
 
@@ -535,13 +583,15 @@ impl ShardEngine {
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         let target = link.target.clone();
         let mut admitted = false;
-        while let Some(&id) = link.waiters.front() {
+        loop {
+            // Those whose time was up, or that were cancelled, are waiters no more.
+            let pruned = Pruned::new(&shared);
+            let front = link.waiters.front(|id| pruned.is_waiting(id));
+            pruned.forget(&target);
+            let Some(id) = front else { break };
             let Some((charge, request)) =
                 shared.cells.with_waiting(id, |op| (op.record.charge(), op.record.kind == Kind::Request))
             else {
-                // Its time was up, or it was cancelled.
-                link.waiters.pop_front();
-                target.mark.forget_waiter();
                 continue;
             };
             if request && !shared.enter_slot(&target) {
@@ -553,7 +603,7 @@ impl ShardEngine {
                 }
                 break;
             }
-            link.waiters.pop_front();
+            link.waiters.pop();
             // A send has ended with this; a request goes on in its cell.
             let op = if request {
                 shared.cells.claim(id)
@@ -633,8 +683,14 @@ impl ShardEngine {
     /// Reads and decodes one link within its budget. True if it goes on in the next turn.
     fn read_link(&mut self, index: u32) -> bool {
         let mut block = std::mem::take(&mut self.block);
-        let outcome = self.read_into(index, &mut block);
+        let mut offered = 0;
+        let outcome = self.read_into(index, &mut block, &mut offered);
         self.block = block;
+        // Whatever ended the reading: what came before it is whole, and is claimed.
+        if offered > 0 {
+            self.core.shared().counts.received.add(u64::from(offered));
+            self.ingress.offered(OriginKey(index), offered, self.core.now);
+        }
         match outcome {
             Ok(more) => more,
             Err(reason) => {
@@ -644,11 +700,10 @@ impl ShardEngine {
         }
     }
 
-    fn read_into(&mut self, index: u32, block: &mut [u8]) -> Result<bool, String> {
+    fn read_into(&mut self, index: u32, block: &mut [u8], offered: &mut u32) -> Result<bool, String> {
         let plan = self.core.shared().plan.clone();
         let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return Ok(false) };
         let mut budget = plan.turn.read_bytes_per_link;
-        let mut offered = false;
         // What is left from before comes first.
         let mut have = 0;
         if let Some(conn) = &mut link.conn {
@@ -657,7 +712,7 @@ impl ShardEngine {
             conn.carry = Vec::new();
         }
         let more = loop {
-            let used = decode(&self.core, link, &block[..have], &mut offered)?;
+            let used = decode(&self.core, &mut self.segments, link, &block[..have], offered)?;
             let Some(conn) = &mut link.conn else { break false };
             block.copy_within(used.consumed..have, 0);
             have -= used.consumed;
@@ -666,20 +721,17 @@ impl ShardEngine {
                 break !used.parked && conn.readable;
             }
             // A large body is read where it will stay; everything else goes through the block.
-            let (asked, got) = match conn.decoder.assembly_space(budget).filter(|_| have == 0) {
-                Some(space) => {
-                    let got = conn.transport.read(space);
-                    (space.len(), got)
-                }
-                None => {
-                    let room = (link.queue.room().max(plan.turn.read_min as u64) as usize).min(block.len() - have);
-                    (room, conn.transport.read(&mut block[have..have + room]))
-                }
-            };
-            match got {
+            let space = if have == 0 { conn.decoder.assembly_space(budget) } else { None };
+            let in_place = space.is_some();
+            let space = space.unwrap_or_else(|| {
+                let room = room_to_read(&link.origin, plan.turn.read_min).min(block.len() - have);
+                &mut block[have..have + room]
+            });
+            let asked = space.len();
+            match conn.transport.read(space) {
                 Ok(0) => return Err("the peer closed the connection".into()),
                 Ok(n) => {
-                    if have == 0 && conn.decoder.assembly().is_some() {
+                    if in_place {
                         conn.decoder.assembly_filled(n);
                     } else {
                         have += n;
@@ -698,10 +750,6 @@ impl ShardEngine {
         if link.conn.as_ref().is_some_and(|c| c.decoder.assembly().is_some()) {
             self.assembling = true;
         }
-        if offered && !link.claimable && link.ticket.is_none() {
-            link.claimable = true;
-            self.claimable.push_back(index);
-        }
         Ok(more)
     }
 
@@ -710,6 +758,7 @@ impl ShardEngine {
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         let Some(conn) = link.conn.take() else { return };
         conn.transport.shutdown();
+        forget_assembly(self.core.shared(), link);
         let lost = CompletionCommand::Lost { target: link.target.clone(), link: conn.link, reason };
         self.actions.push_back(ShardAction::Unwatch { transport: conn.transport });
         // Should the mailbox be full: the other lane's end tells the same story.
@@ -721,55 +770,118 @@ impl ShardEngine {
     /// Claims from ready links: permit first, record second. True if there is more to claim now.
     fn claim(&mut self, budget: u32) -> bool {
         let shared = self.core.shared().clone();
-        let shard = self.core.shard;
-        let mut left = budget;
-        // Grants go to the oldest of this shard's tickets.
-        let mut grants = shared.gate.take_grants(shard);
-        while grants > 0 {
-            let Some(index) = self.ticketed.pop_front() else {
-                self.give_back(grants);
-                break;
-            };
-            let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
-            let Some(ticket) = link.ticket.take() else { continue };
-            shared.gate.redeem(ticket);
-            grants -= 1;
-            left = left.saturating_sub(1);
-            self.latencies.record(Latency::PermitWait, self.core.now.since(link.queue.ticket_since));
-            let spent = self.claim_from(index, 1);
-            self.give_back(1 - spent);
+        let (shard, now) = (self.core.shard, self.core.now);
+        self.release_held();
+        self.ingress.begin(budget);
+        let granted = shared.gate.take_grants(shard);
+        self.ingress.granted(granted);
+        let want = self.ingress.want();
+        if want > 0 {
+            let acquired = shared.gate.acquire(shard, want, now);
+            self.ingress.acquired(acquired);
         }
-        while left > 0 {
-            let Some(index) = self.claimable.pop_front() else { break };
-            let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
-            link.claimable = false;
-            if link.queue.is_empty() {
-                continue;
+        loop {
+            while let Some(pick) = self.ingress.next() {
+                self.claim_one(&shared, pick);
             }
-            if hold_reason(&shared, link) {
-                self.held.push_back(index);
-                continue;
+            let Some((origin, since)) = self.ingress.to_file() else { break };
+            match shared.gate.wait(shard, since, now) {
+                Waited::Acquired => self.ingress.acquired(1),
+                Waited::Ticket(ticket) => self.ingress.ticketed(origin, ticket),
+                Waited::Stopped => break,
             }
-            let want = left.min(link.queue.len() as u32);
-            let mut got = shared.gate.acquire(shard, want, self.core.now);
-            if got == 0 {
-                match shared.gate.wait(shard, self.core.now, self.core.now) {
-                    Waited::Acquired => got = 1,
-                    Waited::Stopped => return false,
-                    Waited::Ticket(ticket) => {
-                        link.ticket = Some(ticket);
-                        link.queue.ticket_since = self.core.now;
-                        self.ticketed.push_back(index);
-                        continue;
-                    }
-                }
-            }
-            left -= got;
-            let spent = self.claim_from(index, got);
-            self.give_back(got - spent);
         }
+        let unspent = self.ingress.finish();
+        self.give_back(unspent);
+        self.record_ages();
         self.tell_pressure();
-        !self.claimable.is_empty()
+        self.ingress.has_work()
+    }
+
+    /// Claims one record from the origin that ingress picked, or takes the origin out of the turn.
+    fn claim_one(&mut self, shared: &Arc<HostShared>, pick: Pick<Ticket>) {
+        let now = self.core.now;
+        let index = pick.origin.0;
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
+        if let Some(reason) = hold_reason(&self.core, link) {
+            link.held = Some(reason);
+            if let Some(ticket) = self.ingress.not_ready(pick.origin, reason, now) {
+                // If it was granted already, the permit is among the grants and goes to another.
+                let _ = shared.gate.cancel(ticket);
+            }
+            self.held.push(index);
+            return;
+        }
+        match pick.spend {
+            Spend::Grant { redeem } => {
+                shared.gate.redeem(redeem);
+            }
+            Spend::Acquired { cancel: Some(ticket) } => {
+                let _ = shared.gate.cancel(ticket);
+            }
+            Spend::Acquired { cancel: None } => {}
+        }
+        self.ingress.claimed(pick, now);
+        let Some(claimed) = link.origin.claim(&mut self.segments) else {
+            debug_assert!(false, "ingress knows of a record that its origin does not have");
+            return self.give_back(1);
+        };
+        if claimed.drawn > 0 {
+            shared.oversize.leave(std::mem::take(&mut link.drawn));
+            shared.relieve();
+        }
+        self.core.own(claimed.record.charge());
+        let (target, at) = (link.target.clone(), link.conn.as_ref().map_or(0, |c| c.link));
+        self.aged(now.since(claimed.arrived));
+        if claimed.resume {
+            self.unpark(index);
+        }
+        self.dispatch(shared, target, at, claimed.record);
+        self.reap(index);
+    }
+
+    /// The link of a queue that has room again is read again.
+    fn unpark(&mut self, index: u32) {
+        let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        if link.target.parked.lower() && link.conn.is_some() {
+            self.readable.push_back(index);
+        }
+    }
+
+    /// Origins that were held for a reason of their own are ready again when it is over.
+    fn release_held(&mut self) {
+        let mut held = std::mem::take(&mut self.held);
+        held.retain(|index| {
+            let Some(link) = self.links[*index as usize].as_deref_mut() else { return false };
+            if let Some(reason) = hold_reason(&self.core, link) {
+                link.held = Some(reason);
+                return true;
+            }
+            link.held = None;
+            self.ingress.ready_again(OriginKey(*index), self.core.now);
+            false
+        });
+        self.held = held;
+    }
+
+    /// A record left its queue at this age. Those that arrived together are recorded together.
+    fn aged(&mut self, age: Duration) {
+        if self.same_age.0 != age {
+            self.record_ages();
+            self.same_age.0 = age;
+        }
+        self.same_age.1 += 1;
+    }
+
+    fn record_ages(&mut self) {
+        let (age, records) = std::mem::take(&mut self.same_age);
+        self.latencies.record_many(Latency::QueueAge, age, records);
+    }
+
+    fn give_back(&mut self, permits: u32) {
+        if permits > 0 {
+            release_permits(self.core.shared(), self.core.shard, permits, self.core.now);
+        }
     }
 
     /// A crossing is told to the peers by the completion thread.
@@ -781,54 +893,8 @@ impl ShardEngine {
         }
     }
 
-    fn give_back(&mut self, permits: u32) {
-        if permits > 0 {
-            release_permits(self.core.shared(), self.core.shard, permits, self.core.now);
-        }
-    }
-
-    /// Claims up to `permits` records of one link; returns how many permits are spent. What it does
-    /// not claim from stays ready, or is held for a reason of its own.
-    fn claim_from(&mut self, index: u32, permits: u32) -> u32 {
-        let shared = self.core.shared().clone();
-        let Some(link) = self.links[index as usize].as_deref_mut() else { return 0 };
-        let mut spent = 0;
-        let mut held = false;
-        let mut jobs = Vec::new();
-        while spent < permits {
-            if hold_reason(&shared, link) {
-                held = true;
-                break;
-            }
-            let Some(record) = link.queue.claim() else { break };
-            spent += 1;
-            shared.owned.force(record.charge());
-            jobs.push((record, link.conn.as_ref().map_or(0, |c| c.link)));
-        }
-        let target = link.target.clone();
-        if link.queue.should_resume()
-            && let Some(conn) = &mut link.conn
-            && (conn.readable || !conn.carry.is_empty())
-        {
-            link.queue.resumed();
-            self.readable.push_back(index);
-        }
-        if held {
-            self.held.push_back(index);
-        } else if !link.queue.is_empty() && !link.claimable && link.ticket.is_none() {
-            link.claimable = true;
-            self.claimable.push_back(index);
-        }
-        for (record, at) in jobs {
-            self.dispatch(&target, at, record);
-        }
-        self.reap(index);
-        spent
-    }
-
     /// Makes a job of a claimed record, or returns its permit at once.
-    fn dispatch(&mut self, target: &Arc<Target>, link: u64, mut record: Record) {
-        let shared = self.core.shared().clone();
+    fn dispatch(&mut self, shared: &Arc<HostShared>, target: Arc<Target>, link: u64, mut record: Record) {
         let charge = record.charge();
         let seat = match (record.kind, target.dialect) {
             (Kind::Reply | Kind::Error, _) => {
@@ -837,8 +903,8 @@ impl ShardEngine {
                 if let Some(envelope) = record.envelope.take() {
                     let text = String::from_utf8_lossy(&record.payload).into_owned();
                     answer::answer(
-                        &shared,
-                        target,
+                        shared,
+                        &target,
                         link,
                         error_record(0, Some(envelope), ErrorKind::Protocol, 0, &text),
                     );
@@ -846,12 +912,12 @@ impl ShardEngine {
                 None
             }
             (_, Dialect::Native) if record.channel == ChannelId::NODE.0 => self.node_seat.or_else(|| {
-                self.no_handler(target, link, &mut record, "this node has no handler of its own");
+                self.no_handler(&target, link, &mut record, "this node has no handler of its own");
                 None
             }),
             (_, Dialect::Native) if (record.channel as usize) < self.names.len() => Some(record.channel),
             (_, Dialect::Native) => {
-                self.no_handler(target, link, &mut record, "unknown channel number");
+                self.no_handler(&target, link, &mut record, "unknown channel number");
                 None
             }
             (_, Dialect::Stock) => {
@@ -863,7 +929,7 @@ impl ShardEngine {
                         Some(at as u16)
                     }
                     None => {
-                        self.no_handler(target, link, &mut record, "nobody here serves this channel");
+                        self.no_handler(&target, link, &mut record, "nobody here serves this channel");
                         None
                     }
                 }
@@ -872,18 +938,30 @@ impl ShardEngine {
         match seat {
             Some(seat) => {
                 let deadline = (record.kind == Kind::Request && record.expiry_ms != 0)
-                    .then(|| local_deadline(record.expiry_ms, target.clock_behind_ms.get() as i64, self.core.now));
-                self.run_queue.push_back(Job { record, target: target.clone(), link, deadline, seat });
+                    .then(|| local_deadline(record.expiry_ms, target.clock_ahead_ms.get() as u32, self.core.now));
+                let job = Job { record, target, link, deadline, seat };
+                // Nobody is before it: it need not lie in the queue.
+                if self.run_queue.is_empty() && self.core.may_start() {
+                    self.start(shared, job);
+                } else {
+                    self.run_queue.push_back(job);
+                }
             }
             None => {
-                shared.owned.leave(charge);
+                self.core.disown(charge);
                 self.give_back(1);
             }
         }
     }
 
     fn no_handler(&mut self, target: &Arc<Target>, link: u64, record: &mut Record, what: &str) {
-        let debt = (record.kind == Kind::Request).then(|| Debt {
+        let debt = (record.kind == Kind::Request).then(|| self.debt_of_none(target, link, record));
+        refuse(&self.core, debt, what);
+    }
+
+    /// The answer that is owed to a request which no handler gets.
+    fn debt_of_none(&self, target: &Arc<Target>, link: u64, record: &mut Record) -> Debt {
+        Debt {
             shared: self.core.shared().clone(),
             target: target.clone(),
             link,
@@ -891,53 +969,39 @@ impl ShardEngine {
             envelope: record.envelope.take(),
             shard: self.core.shard,
             place: u32::MAX,
-        });
-        refuse(&self.core, debt, what);
+        }
     }
 
-    /// Looks again at links whose head could not be claimed.
-    fn unhold(&mut self, index: u32) {
-        if let Some(at) = self.held.iter().position(|i| *i == index) {
-            self.held.remove(at);
-            if let Some(link) = self.links[index as usize].as_deref_mut()
-                && !link.claimable
-            {
-                link.claimable = true;
-                self.claimable.push_back(index);
-            }
-        }
+    /// A request whose time was up before its turn came: its caller is told, its handler is spared.
+    fn skip_expired(&mut self, job: &mut Job) {
+        let shared = self.core.shared().clone();
+        self.core.disown(job.record.charge());
+        self.give_back(1);
+        shared.counts.expired_in_queue.add(1);
+        let debt = self.debt_of_none(&job.target, job.link, &mut job.record);
+        debt.fail(ErrorKind::DeadlineExceeded, 0, "the request's time was up before its handler could start");
     }
 
     // ---- 7 starts
 
-    /// Whether any job was started, and whether there are more that may.
-    fn start_jobs(&mut self, limit: usize) -> (bool, bool) {
+    /// Starts jobs that were claimed and not started at once. True if there is more to do now.
+    fn start_jobs(&mut self, limit: usize) -> bool {
         let shared = self.core.shared().clone();
-        for _ in 0..self.held.len() {
-            // Owned bytes and reply marks move with every job that ends.
-            if let Some(index) = self.held.pop_front()
-                && let Some(link) = self.links[index as usize].as_deref_mut()
-                && !link.claimable
-            {
-                if hold_reason(&shared, link) {
-                    self.held.push_back(index);
-                } else {
-                    link.claimable = true;
-                    self.claimable.push_back(index);
-                }
-            }
-        }
         let mut n = 0;
         while n < limit && self.core.may_start() {
-            let Some(job) = self.run_queue.pop_front() else { return (n > 0, !self.claimable.is_empty()) };
+            let Some(job) = self.run_queue.pop_front() else { break };
             n += 1;
-            self.start(job);
+            self.start(&shared, job);
         }
-        (n > 0, n == limit || !self.claimable.is_empty())
+        // A job that ended may have made room for the head of an origin that was held.
+        let more = n == limit && !self.run_queue.is_empty();
+        more || (self.delivered > 0 && !self.held.is_empty())
     }
 
-    fn start(&mut self, job: Job) {
-        let shared = self.core.shared().clone();
+    fn start(&mut self, shared: &Arc<HostShared>, mut job: Job) {
+        if shared.plan.skip_expired_requests && job.deadline.is_some_and(|end| self.core.now >= end) {
+            return self.skip_expired(&mut job);
+        }
         let Job { record, target, link, deadline, seat } = job;
         let place = self.core.start_place(record.charge());
         let debt = (record.kind == Kind::Request).then(|| {
@@ -956,14 +1020,14 @@ impl ShardEngine {
             method: record.method,
             payload: record.payload,
             debt,
-            peer: target.label(),
+            peer: target,
             place,
             lineage: Lineage { depth: record.depth.saturating_add(1), deadline },
         };
-        shared.counts.delivered.add(1);
+        self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
         // The permit goes back here, and the next instruction is the user's.
-        release_permits(&shared, self.core.shard, 1, self.core.now);
+        release_permits(shared, self.core.shard, 1, self.core.now);
         seat.start(&mut self.core, start);
     }
 
@@ -1081,89 +1145,180 @@ struct Used {
     parked: bool,
 }
 
-/// Decodes what is admitted of `input` into the link's queue.
-fn decode(core: &Core, link: &mut Link, input: &[u8], offered: &mut bool) -> Result<Used, String> {
+/// Decodes what is admitted of `input` into the link's origin.
+fn decode(
+    core: &Core,
+    segments: &mut SegmentPool,
+    link: &mut Link,
+    input: &[u8],
+    offered: &mut u32,
+) -> Result<Used, String> {
     let shared = core.shared();
     let mut consumed = 0;
     loop {
         let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
         let rest = &input[consumed..];
-        let begins = conn.decoder.assembly().is_none();
-        let mut reserved = 0;
-        if begins {
+        let mut admitted = 0;
+        if conn.decoder.assembly().is_none() {
             match conn.decoder.peek(rest).map_err(|e| e.to_string())? {
                 None => return Ok(Used { consumed, parked: false }),
                 Some(charge) => {
-                    if charge > 0 && !link.queue.reserve(charge) {
+                    if charge > 0 && !admit(shared, link, charge) {
                         return Ok(Used { consumed, parked: true });
                     }
-                    reserved = charge;
+                    admitted = charge;
                 }
             }
         }
+        let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
         let step = conn.decoder.decode(rest).map_err(|e| e.to_string())?;
         consumed += step.consumed;
         let Some(item) = step.item else {
+            // Outstanding is what was admitted: of a stock message that is the most that it can become.
+            // A command in pieces was admitted with nothing and is nobody's record.
+            if admitted > 0 && conn.decoder.assembly().is_some() {
+                link.origin.reserve(admitted);
+                link.origin.grow(admitted);
+            }
             return Ok(Used { consumed, parked: false });
         };
+        let (target, at) = (&link.target, conn.link);
         match item {
             Item::Record(record) => {
                 conn.decoded += 1;
-                link.target.decoded.set(conn.decoded);
-                shared.counts.received.add(1);
-                link.queue.offer(record, step.charge);
-                *offered = true;
+                target.decoded.set(conn.decoded);
+                link.origin.offer(segments, record, step.charge, core.now);
+                settle(shared, link);
+                *offered += 1;
             }
             Item::Malformed(malformed) => {
+                // It is a record all the same: it takes a permit, is classified, and gives it back. An
+                // asking peer is owed its one answer.
                 conn.decoded += 1;
-                match malformed.reply_to {
-                    Some(envelope) => {
-                        let text = malformed.reason.as_bytes();
-                        let mut record = error_record(0, Some(envelope), ErrorKind::Protocol, 0, "");
-                        record.payload = Bytes::from_static(text);
-                        link.queue.offer(record, step.charge);
-                        *offered = true;
-                    }
-                    None => {
-                        shared.counts.malformed.add(1);
-                        link.queue.unreserve(step.charge);
-                    }
-                }
+                let mut record = error_record(0, malformed.reply_to, ErrorKind::Protocol, 0, "");
+                record.payload = Bytes::from_static(malformed.reason.as_bytes());
+                link.origin.offer(segments, record, step.charge, core.now);
+                settle(shared, link);
+                *offered += 1;
             }
-            Item::Command(command) => {
-                link.queue.unreserve(reserved);
-                let (target, at) = (&link.target, conn.link);
-                match command {
-                    Command::Ping { context, .. } => {
-                        let mut frame = Vec::new();
-                        write_pong(&context, &mut frame);
-                        lanes::post(shared, target, Post::Command { link: at, frame: frame.into() });
-                    }
-                    Command::Channels { list, .. } => {
-                        let list = CompletionCommand::Channels { target: target.clone(), link: at, list };
-                        // Should the mailbox be full, the peer's next list tells the same and more.
-                        let _ = shared.completion.command(list);
-                    }
-                    Command::Error(reason) => return Err(format!("the peer gave up: {reason}")),
-                    _ => {}
-                }
+            Item::Command(Command::Ping { context, .. }) => {
+                let mut frame = Vec::new();
+                write_pong(&context, &mut frame);
+                lanes::post(shared, target, Post::Command { link: at, frame: frame.into() });
             }
+            Item::Command(Command::Channels { list, .. }) => {
+                let list = CompletionCommand::Channels { target: target.clone(), link: at, list };
+                // Should the mailbox be full, the peer's next list tells the same and more.
+                let _ = shared.completion.command(list);
+            }
+            Item::Command(Command::Error(reason)) => return Err(format!("the peer gave up: {reason}")),
+            Item::Command(_) | Item::Discarded => {}
             Item::Publication(_) => {
                 shared.counts.malformed.add(1);
-                link.queue.unreserve(step.charge);
             }
         }
     }
 }
 
-/// Whether the head of a link's queue may not be claimed now, for a reason other than permits: its
-/// peer does not take its replies, or the host owns as much as it may.
-fn hold_reason(shared: &HostShared, link: &Link) -> bool {
-    if link.queue.head_is_request() && link.target.replies.bytes() >= shared.plan.reply.per_peer {
-        return true;
+/// Whether a record of this charge may be taken in now. If not, the link is parked.
+fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
+    settle(shared, link);
+    match link.origin.admits(charge) {
+        Admit::Yes => return true,
+        Admit::Oversize => {
+            let excess = link.origin.excess(charge);
+            if shared.oversize.enter(excess).is_ok() {
+                link.drawn = excess;
+                return true;
+            }
+            // Told when anybody gives back; one always completes, because an empty budget takes one.
+            link.target.parked.raise();
+            shared.short.raise();
+            if shared.oversize.enter(excess).is_ok() {
+                link.target.parked.lower();
+                link.drawn = excess;
+                return true;
+            }
+        }
+        Admit::No => {
+            let parked = link.origin.park();
+            debug_assert!(parked, "an empty queue takes any one record");
+            link.target.parked.raise();
+        }
     }
-    let owned = shared.owned.bytes();
-    owned > 0 && owned + link.queue.head_charge() > shared.plan.max_owned_bytes
+    false
+}
+
+/// The record in assembly goes with its connection.
+fn forget_assembly(shared: &HostShared, link: &mut Link) {
+    link.origin.abandon();
+    settle(shared, link);
+}
+
+/// Gives back what was drawn for a record that turned out smaller, or never came.
+fn settle(shared: &HostShared, link: &mut Link) {
+    if link.drawn > 0 && link.origin.in_assembly() == 0 && !link.origin.holds_oversize() {
+        shared.oversize.leave(std::mem::take(&mut link.drawn));
+        shared.relieve();
+    }
+}
+
+/// How much one read may ask for: the room left, and at least the minimum.
+fn room_to_read(origin: &Origin, least: usize) -> usize {
+    let room = if origin.mark() == 0 { u64::MAX } else { origin.mark().saturating_sub(origin.outstanding()) };
+    usize::try_from(room).unwrap_or(usize::MAX).max(least)
+}
+
+/// Why the head of a link's queue may not be claimed now, other than for want of a permit: its peer
+/// does not take its replies, or the host owns as much as it may.
+fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
+    let shared = core.shared();
+    let head = link.origin.head()?;
+    let replies = || link.target.replies.bytes() >= shared.plan.reply.per_peer;
+    if head.kind == Kind::Request && replies() {
+        link.target.held.raise();
+        // The lane may have been emptied between the look and the flag.
+        if replies() {
+            return Some(Reason::ReplyMark);
+        }
+    }
+    let owned = || {
+        let owned = core.owned();
+        owned > 0 && owned + head.charge() > shared.plan.max_owned_bytes
+    };
+    if owned() {
+        shared.short.raise();
+        if owned() {
+            return Some(Reason::OwnedBytes);
+        }
+    }
+    None
+}
+
+/// Counts waiters that were found to be over, so that the mark can forget them.
+struct Pruned<'a> {
+    shared: &'a HostShared,
+    over: Cell<u32>,
+}
+
+impl<'a> Pruned<'a> {
+    fn new(shared: &'a HostShared) -> Self {
+        Pruned { shared, over: Cell::new(0) }
+    }
+
+    fn is_waiting(&self, id: CellId) -> bool {
+        let waiting = self.shared.cells.state(id) == Some(CellState::Waiting);
+        if !waiting {
+            self.over.set(self.over.get() + 1);
+        }
+        waiting
+    }
+
+    fn forget(&self, target: &Target) {
+        for _ in 0..self.over.get() {
+            target.mark.forget_waiter();
+        }
+    }
 }
 
 /// Returns permits, wakes shards whose tickets were granted, and has a crossing told to the peers.
@@ -1177,92 +1332,8 @@ fn release_permits(shared: &HostShared, shard: ShardId, n: u32, now: Instant) {
     }
 }
 
-/// The end of a request on this host's clock. `behind`: how far our link clock is behind the peer's.
-fn local_deadline(expiry_ms: u32, behind_ms: i64, now: Instant) -> Instant {
-    let peer_now = (now.0 / 1_000_000) as i64 + behind_ms;
-    let left = expiry_ms.wrapping_sub(peer_now as u32) as i32;
-    Instant(((now.0 / 1_000_000) as i64 + i64::from(left)).max(0) as u64 * 1_000_000)
-}
-
-/// What a link has received and nobody has claimed: FIFO under the receive mark. Full: the record
-/// that does not fit stays undecoded, the link is not read, and TCP tells the sender.
-struct ReceiveQueue {
-    records: VecDeque<(Record, u64)>,
-    /// Charges of complete records.
-    complete: u64,
-    /// The charge of the record in assembly.
-    reserved: u64,
-    mark: u64,
-    parked: bool,
-    ticket_since: Instant,
-}
-
-impl ReceiveQueue {
-    fn new(mark: u64) -> Self {
-        ReceiveQueue {
-            records: VecDeque::new(),
-            complete: 0,
-            reserved: 0,
-            mark,
-            parked: false,
-            ticket_since: Instant(0),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
-    fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    fn room(&self) -> u64 {
-        if self.mark == 0 { u64::MAX } else { self.mark.saturating_sub(self.complete + self.reserved) }
-    }
-
-    /// Makes room for a record whose head was seen; false parks the link.
-    fn reserve(&mut self, charge: u64) -> bool {
-        let outstanding = self.complete + self.reserved;
-        let fits = self.mark == 0 || outstanding + charge <= self.mark || outstanding == 0;
-        if fits {
-            self.reserved += charge;
-        } else {
-            self.parked = true;
-        }
-        fits
-    }
-
-    fn unreserve(&mut self, charge: u64) {
-        self.reserved -= charge.min(self.reserved);
-    }
-
-    fn offer(&mut self, record: Record, charge: u64) {
-        self.unreserve(charge);
-        self.complete += charge;
-        self.records.push_back((record, charge));
-    }
-
-    fn claim(&mut self) -> Option<Record> {
-        let (record, charge) = self.records.pop_front()?;
-        self.complete -= charge;
-        Some(record)
-    }
-
-    fn head_is_request(&self) -> bool {
-        self.records.front().is_some_and(|(r, _)| r.kind == Kind::Request)
-    }
-
-    fn head_charge(&self) -> u64 {
-        self.records.front().map_or(0, |(_, charge)| *charge)
-    }
-
-    /// A parked link goes on at the low mark: half, rounded up.
-    fn should_resume(&self) -> bool {
-        self.parked && (self.complete + self.reserved <= self.mark.div_ceil(2) || self.records.is_empty())
-    }
-
-    fn resumed(&mut self) {
-        self.parked = false;
-    }
+/// The end of a request on this host's clock, given how far the peer's link clock is ahead of ours.
+fn local_deadline(expiry_ms: u32, ahead_ms: u32, now: Instant) -> Instant {
+    let left = expiry_ms.wrapping_sub(clock_ms(now).wrapping_add(ahead_ms)) as i32;
+    now.after(Duration::from_millis(left.max(0) as u64))
 }

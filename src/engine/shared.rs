@@ -22,7 +22,7 @@ use crate::sync::published::Published;
 use crate::sync::ring::{Consumer, Producer, ring};
 use crate::sync::room::Room;
 use crate::sync::wake::WakeCell;
-use crate::sync::word::{Epoch, Gauge, Latch};
+use crate::sync::word::{Epoch, Gauge, Latch, Level};
 use crate::wire::header::ErrorBody;
 
 /// Who makes an operation: a quarter of the waiting room is kept for handlers, because finishing
@@ -70,7 +70,7 @@ pub enum Outcome {
 
 /// Bodies up to this size are not counted against the hold: there are never more of them than
 /// request slots, and the ledger says so.
-pub const SMALL_REPLY_MAX: usize = crate::plan::SMALL_REPLY_MAX as usize;
+pub const SMALL_REPLY_MAX: usize = crate::plan::SMALL_REPLY_MAX;
 
 /// The body of a reply that has arrived. A large one takes its part of the host's hold with it
 /// until it is taken or dropped.
@@ -129,8 +129,8 @@ pub struct ShardPort {
     pub pokes: Lock<Vec<Arc<Target>>>,
     /// Started places whose request was answered by another thread; never more than are started.
     pub finished: Lock<Vec<u32>>,
-    /// Raised when a slot for requests is free again after there was none.
-    pub slot_free: Latch,
+    /// Raised when a host-wide bound that somebody ran into has room again.
+    pub look_again: Latch,
     /// The ring for handles beyond `max_caller_rings`.
     pub common_ring: Lock<Producer<Outgoing>>,
     commands: Sender<ShardCommand>,
@@ -243,6 +243,8 @@ pub struct Counts {
     pub received: Gauge,
     /// Records whose handler was started.
     pub delivered: Gauge,
+    /// Requests answered with an error because their time was up before their handler could start.
+    pub expired_in_queue: Gauge,
     /// Records for which there was no handler.
     pub no_handler: Gauge,
     /// Records that made no sense.
@@ -280,8 +282,10 @@ pub struct HostShared {
     pub slots: Room,
     /// Replies arrived and not taken.
     pub hold: Arc<Room>,
-    /// Records claimed and not finished.
-    pub owned: Room,
+    /// Charges of records claimed and not finished, as of each shard's last turn.
+    pub owned: Level,
+    /// What receive queues hold above their marks to take one larger record each.
+    pub oversize: Room,
     /// Replies to all peers that they have not taken.
     pub replies: Room,
     /// What names stand for.
@@ -294,8 +298,8 @@ pub struct HostShared {
     pub life: Epoch,
     /// See [`Counts`].
     pub counts: Counts,
-    /// A request waits because all slots of the host are taken.
-    pub slots_short: Latch,
+    /// Somebody waits for a host-wide bound: request slots, owned bytes, the oversize budget.
+    pub short: Latch,
     /// Rings of handles in use.
     pub caller_rings: Gauge,
     /// Threads that wait until every configured connection is up.
@@ -363,7 +367,7 @@ impl HostShared {
                     inbox: CellList::inbox(),
                     pokes: Lock::new(Vec::new()),
                     finished: Lock::new(Vec::new()),
-                    slot_free: Latch::new(),
+                    look_again: Latch::new(),
                     common_ring: Lock::new(producer),
                     commands,
                     turns: Gauge::default(),
@@ -388,14 +392,15 @@ impl HostShared {
             callers_room: Room::new(room.ops - room.handler_ops, room.bytes - room.handler_bytes),
             slots: Room::new(plan.request_slots, u64::MAX),
             hold: Arc::new(Room::new(u32::MAX, plan.reply.hold)),
-            owned: Room::new(u32::MAX, plan.max_owned_bytes),
+            owned: Level::default(),
             replies: Room::new(u32::MAX, plan.reply.host),
             routes: Published::new(Arc::new(Routes::default())),
             shards: ports,
             completion: CompletionPort { wake: completion_wake, inbox: CellList::inbox(), commands },
             life: Epoch::new(Life::Serving as u64),
             counts: Counts::default(),
-            slots_short: Latch::new(),
+            short: Latch::new(),
+            oversize: Room::new(u32::MAX, plan.oversize_budget),
             caller_rings: Gauge::default(),
             ready_wakers: Lock::new(Vec::new()),
             panics: Lock::new(Vec::new()),
@@ -479,7 +484,7 @@ impl HostShared {
         }
         if self.slots.enter(0).is_err() {
             target.in_flight.leave(0);
-            self.slots_short.raise();
+            self.short.raise();
             return false;
         }
         true
@@ -492,9 +497,15 @@ impl HostShared {
         if target.mark.waiters() > 0 {
             self.port(target.owner).poke(target);
         }
-        if self.slots_short.is_raised() && self.slots_short.lower() {
+        self.relieve();
+    }
+
+    /// Lets every shard look again, if anybody ran into a host-wide bound. Called by whoever made room.
+    #[inline]
+    pub fn relieve(&self) {
+        if self.short.is_raised() && self.short.lower() {
             for port in &self.shards {
-                port.slot_free.raise();
+                port.look_again.raise();
                 port.wake.wake();
             }
         }

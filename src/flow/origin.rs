@@ -296,13 +296,16 @@ impl Origin {
         resume
     }
 
+    /// The connection of the record in assembly is gone: it will never be whole. Complete records stay.
+    /// Says how much is to be given back to the oversize budget.
+    pub fn abandon(&mut self) -> u64 {
+        self.assembly.take().map_or(0, |assembly| assembly.drawn_at(assembly.arrived))
+    }
+
     /// Takes everything out, for a source that is gone; also forgets the record in assembly.
     pub fn drain(&mut self, pool: &mut SegmentPool, mut each: impl FnMut(Record)) -> Drained {
         self.parked = false;
-        let mut drained = Drained::default();
-        if let Some(assembly) = self.assembly.take() {
-            drained.drawn += assembly.drawn_at(assembly.arrived);
-        }
+        let mut drained = Drained { drawn: self.abandon(), ..Drained::default() };
         while let Some(claimed) = self.claim(pool) {
             drained.records += 1;
             drained.bytes += claimed.charge;
@@ -325,6 +328,11 @@ impl Origin {
     /// Bytes of charge, complete and in assembly: what the mark is compared with.
     pub fn outstanding(&self) -> u64 {
         self.complete + self.in_assembly()
+    }
+
+    /// A complete record is in the queue for which something was drawn.
+    pub fn holds_oversize(&self) -> bool {
+        self.oversize.is_some()
     }
 
     /// The charge of the record in assembly.
@@ -499,6 +507,24 @@ mod tests {
         assert_eq!((origin.tail.capacity(), origin.full.capacity()), (0, 0));
         offer(&mut origin, &mut pool, 0);
         assert_eq!((pool.in_use(), pool.kept()), (1, 1));
+    }
+
+    #[test]
+    fn a_record_that_will_never_be_whole_is_forgotten_alone() {
+        let (mut origin, mut pool) = (Origin::new(1000), SegmentPool::new(0));
+        offer(&mut origin, &mut pool, 100);
+        origin.reserve(500);
+        assert_eq!(origin.abandon(), 0);
+        assert_eq!((origin.outstanding(), origin.len()), (164, 1));
+        origin.claim(&mut pool);
+        origin.reserve(2000);
+        assert_eq!(origin.grow(1200), 200);
+        assert!(!origin.holds_oversize(), "it is not complete");
+        assert_eq!(origin.abandon(), 200);
+        assert_eq!(origin.abandon(), 0);
+        offer(&mut origin, &mut pool, 100);
+        let claimed = origin.claim(&mut pool).unwrap();
+        assert_eq!((claimed.charge, claimed.drawn), (164, 0), "the next record is none of its kin");
     }
 
     #[test]

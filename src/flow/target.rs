@@ -199,8 +199,12 @@ pub struct Target {
     pub replies: Room,
     /// The read half of the completion lane; `None` while down, and of a stock peer.
     pub reading: Baton<Option<Reader>>,
-    /// How many milliseconds our link clock is behind the peer's, as two's complement.
-    pub clock_behind_ms: Gauge,
+    /// How many milliseconds the peer's link clock is ahead of ours, modulo 2^32.
+    pub clock_ahead_ms: Gauge,
+    /// The application lane is not read now, because its queue is full.
+    pub parked: Latch,
+    /// The owner has records of this peer that it may not claim until replies have left.
+    pub held: Latch,
     /// Replies that wait for room on the completion lane, oldest first; bounded by `waiting`.
     pub reply_waiters: Lock<VecDeque<CellId>>,
     /// The write half of the application lane.
@@ -249,7 +253,9 @@ impl Target {
             in_flight: Room::new(spec.requests, u64::MAX),
             replies: Room::new(u32::MAX, spec.reply_bytes),
             reading: Baton::new(None),
-            clock_behind_ms: Gauge::default(),
+            clock_ahead_ms: Gauge::default(),
+            parked: Latch::new(),
+            held: Latch::new(),
             reply_waiters: Lock::new(VecDeque::new()),
             application: Baton::new(Writer::new()),
             completion: PostBaton::new(Writer::new()),

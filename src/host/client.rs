@@ -18,7 +18,9 @@ pub struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(shared: Arc<HostShared>) -> Self {
+    /// Over any host's shared memory: for simulations, which run hosts without threads.
+    #[doc(hidden)]
+    pub fn new(shared: Arc<HostShared>) -> Self {
         Client { shared }
     }
 

@@ -81,10 +81,17 @@ impl HostBuilder {
         self
     }
 
+    /// The plan that `start` would follow on this machine, or every rule that the options break. Binds
+    /// and starts nothing, so a program can judge its own options together with the host's. The plan has
+    /// no instance number: that is the start's.
+    pub fn check(&self) -> Result<HostPlan, Error> {
+        resolve::resolve(&self.options, &Machine::detect())
+    }
+
     /// Checks every option, binds, and starts the threads. Nothing is bound if any value breaks its
     /// rule; the error names each of them.
     pub fn start(self) -> Result<Host, Error> {
-        let mut plan = resolve::resolve(&self.options, &Machine::detect())?;
+        let mut plan = self.check()?;
         let mut instance = [0; 16];
         getrandom::fill(&mut instance)
             .map_err(|e| Error::new(ErrorKind::Internal, Detail::None).with_text(format!("no random numbers: {e}")))?;

@@ -109,6 +109,9 @@ pub struct HostStatus {
     pub received: u64,
     /// Records whose handler was started.
     pub delivered: u64,
+    /// Requests answered with an error because their time was up before their handler could start;
+    /// only with `skip_expired_requests`.
+    pub expired_in_queue: u64,
     /// Records without a handler.
     pub no_handler: u64,
     /// Records that made no sense.
@@ -178,8 +181,8 @@ impl HostStatus {
             requests: shared.slots.ops(),
             requests_peak: shared.slots.ops_peak(),
             reply_hold_bytes: shared.hold.bytes(),
-            owned_bytes: shared.owned.bytes(),
-            owned_bytes_peak: shared.owned.bytes_peak(),
+            owned_bytes: shared.owned.get(),
+            owned_bytes_peak: shared.owned.peak(),
             reply_bytes: shared.replies.bytes(),
             waits: counts.waits.get(),
             waiting_room_full: counts.waiting_room_full.get(),
@@ -190,6 +193,7 @@ impl HostStatus {
             replies: counts.replies.get(),
             received: counts.received.get(),
             delivered: counts.delivered.get(),
+            expired_in_queue: counts.expired_in_queue.get(),
             no_handler: counts.no_handler.get(),
             malformed: counts.malformed.get(),
             handler_panics: counts.handler_panics.get(),

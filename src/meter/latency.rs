@@ -68,9 +68,15 @@ impl LatencySet {
     /// Records that `what` took `time`.
     #[inline]
     pub fn record(&mut self, what: Latency, time: Duration) {
+        self.record_many(what, time, 1);
+    }
+
+    /// Records that `what` took `time`, so many times.
+    #[inline]
+    pub fn record_many(&mut self, what: Latency, time: Duration, times: u64) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.beyond += u64::from(nanos > LONGEST);
-        self.histograms[what as usize].saturating_record(nanos.min(LONGEST));
+        self.beyond += if nanos > LONGEST { times } else { 0 };
+        self.histograms[what as usize].saturating_record_n(nanos.min(LONGEST), times);
     }
 
     /// The histogram of one kind, in nanoseconds.

@@ -77,9 +77,22 @@ pub struct Rotation {
     credit: Vec<i64>,
     /// The next link of each member.
     link: Vec<usize>,
+    /// The only link there is to select, until the routes change: no name to look up, no rotation.
+    only: Option<(Arc<Target>, ChannelId)>,
 }
 
 impl Rotation {
+    /// The routes have changed.
+    pub fn forget(&mut self) {
+        self.only = None;
+    }
+
+    /// The only link there is to select, if there is no choice.
+    #[inline]
+    pub fn only(&self) -> Option<&(Arc<Target>, ChannelId)> {
+        self.only.as_ref()
+    }
+
     fn fit(&mut self, members: usize) {
         if self.credit.len() != members {
             self.credit = vec![0; members];
@@ -117,11 +130,21 @@ impl Rotation {
 impl Routes {
     /// Fixes the target of an operation that starts now.
     pub fn find(&self, address: &Address, rotation: &mut Rotation) -> Result<Found, Error> {
+        if let Some((target, channel)) = &rotation.only {
+            return Ok(Found::Target(target.clone(), *channel));
+        }
         match address {
             Address::Channel(name) => {
                 let Some(channel) = self.channels.get(name) else { return self.unknown(name) };
                 match rotation.select(&channel.members) {
-                    Some(target) => Ok(Found::Target(target, channel.id)),
+                    Some(target) => {
+                        if let [Member { links, .. }] = &channel.members[..]
+                            && links.len() == 1
+                        {
+                            rotation.only = Some((target.clone(), channel.id));
+                        }
+                        Ok(Found::Target(target, channel.id))
+                    }
                     None if channel.members.is_empty() => self.unknown(name),
                     None => {
                         let draining = channel.members.iter().any(|m| !m.links.is_empty());

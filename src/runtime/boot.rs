@@ -103,11 +103,12 @@ pub fn boot(
         spawn(&format!("{}-completion", short(&plan.name)), move || {
             let pinned = pin(plan.completion_cpu, plan.pinning);
             let go = pinned.is_ok();
+            // Before the start is reported: whoever asks then finds the targets of all connects.
+            let engine = CompletionEngine::new(shared.clone(), receivers.completion, u64::from_le_bytes(seed));
             let _ = reports.send((shards, pinned));
             if !go {
                 return Ok(());
             }
-            let engine = CompletionEngine::new(shared.clone(), receivers.completion, u64::from_le_bytes(seed));
             CompletionLoop::new(engine, shared, completion_poll, wake, listeners)?.run()
         })
     };

@@ -3,14 +3,16 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
 
+use super::resolver::Resolver;
 use super::shard::WAKE;
-use super::tcp::{self, Tcp};
+use super::tcp::Tcp;
 use crate::base::time::Instant;
 use crate::engine::completion::{CompletionAction, CompletionEngine, ConnKey, log_line::Line};
 use crate::engine::here;
@@ -34,6 +36,7 @@ pub struct CompletionLoop {
     listeners: Vec<TcpListener>,
     accepting: Vec<usize>,
     rest_until: Instant,
+    resolver: Resolver,
     dialling: HashMap<ConnKey, Arc<Tcp>>,
     ready: Vec<(ConnKey, bool, bool)>,
 }
@@ -55,6 +58,7 @@ impl CompletionLoop {
             shared,
             poll,
             events: Events::with_capacity(256),
+            resolver: Resolver::new(wake.clone()),
             wake,
             listeners,
             accepting: Vec::new(),
@@ -70,6 +74,9 @@ impl CompletionLoop {
         loop {
             let now = self.shared.clock.now();
             self.accept(now);
+            while let Some((conn, found)) = self.resolver.answer() {
+                self.dial(conn, found);
+            }
             let (again, next) = self.engine.turn(now);
             self.act();
             self.log_panics();
@@ -83,7 +90,7 @@ impl CompletionLoop {
                 continue;
             }
             self.wake.prepare_sleep();
-            if self.engine.has_work() || !self.wake.sleep_or_abort() {
+            if self.engine.has_work() || self.resolver.has_answer() || !self.wake.sleep_or_abort() {
                 self.wake.awake();
                 continue;
             }
@@ -177,18 +184,8 @@ impl CompletionLoop {
         while let Some(action) = self.engine.poll_action() {
             match action {
                 CompletionAction::Dial { conn, to } => {
-                    let dialled = tcp::resolve(&to).and_then(|addr| Tcp::connect(addr, &self.shared.plan));
-                    match dialled {
-                        Ok(tcp) => {
-                            let tcp = Arc::new(tcp);
-                            match tcp.register(self.poll.registry(), token(conn)) {
-                                Ok(()) => {
-                                    self.dialling.insert(conn, tcp);
-                                }
-                                Err(e) => self.engine.handle_connected(conn, Err(e)),
-                            }
-                        }
-                        Err(e) => self.engine.handle_connected(conn, Err(e)),
+                    if let Some(found) = self.resolver.look_up(conn, to) {
+                        self.dial(conn, found);
                     }
                 }
                 CompletionAction::Watch { conn, transport } => {
@@ -217,6 +214,19 @@ impl CompletionLoop {
                 CompletionAction::Log(Line::Info(text)) => log::info!("{text}"),
                 CompletionAction::Log(Line::Warn(text)) => log::warn!("{text}"),
             }
+        }
+    }
+
+    fn dial(&mut self, conn: ConnKey, found: io::Result<SocketAddr>) {
+        let dialled = found.and_then(|addr| Tcp::connect(addr, &self.shared.plan)).and_then(|tcp| {
+            tcp.register(self.poll.registry(), token(conn))?;
+            Ok(Arc::new(tcp))
+        });
+        match dialled {
+            Ok(tcp) => {
+                self.dialling.insert(conn, tcp);
+            }
+            Err(e) => self.engine.handle_connected(conn, Err(e)),
         }
     }
 

@@ -11,5 +11,6 @@ pub mod boot;
 pub mod clock;
 pub mod completion;
 pub mod machine;
+pub mod resolver;
 pub mod shard;
 pub mod tcp;

@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::flow::transport::Transport;
-use crate::plan::{Endpoint, HostPlan};
+use crate::plan::HostPlan;
 
 /// How long the completion lane may hold bytes that the peer does not acknowledge. Not set on the
 /// application lane: it would end a parked one, whose zero-window probes are answered.
@@ -110,17 +110,6 @@ impl Transport for Tcp {
 
     fn as_any(&self) -> &dyn Any {
         self
-    }
-}
-
-/// The addresses of an endpoint. A name is looked up by the system, which may take its time.
-pub fn resolve(endpoint: &Endpoint) -> io::Result<SocketAddr> {
-    match endpoint {
-        Endpoint::Addr(addr) => Ok(*addr),
-        Endpoint::Name(host, port) => (&**host, *port)
-            .to_socket_addrs()?
-            .next()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
     }
 }
 

@@ -2,7 +2,7 @@
 //! once, a list that is touched once per turn. Never held across a system call that can block,
 //! a user's code, or another lock.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::DerefMut;
 
 use super::primitive::Mutex;
 
@@ -18,7 +18,7 @@ impl<T> Lock<T> {
 
     /// Waits for the lock.
     #[inline]
-    pub fn lock(&self) -> impl Deref<Target = T> + DerefMut + '_ {
+    pub fn lock(&self) -> impl DerefMut<Target = T> + '_ {
         self.0.lock()
     }
 }

@@ -41,18 +41,6 @@ mod chosen {
         pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, T> {
             self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
         }
-
-        pub(crate) fn try_lock(&self) -> Option<std::sync::MutexGuard<'_, T>> {
-            match self.0.try_lock() {
-                Ok(guard) => Some(guard),
-                Err(std::sync::TryLockError::Poisoned(e)) => Some(e.into_inner()),
-                Err(std::sync::TryLockError::WouldBlock) => None,
-            }
-        }
-    }
-
-    pub(crate) fn spin() {
-        std::hint::spin_loop();
     }
 
     /// Waits a moment for a thread that is inside a few instructions: at first by spinning, then by
@@ -78,15 +66,6 @@ mod chosen {
         pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
             self.0.lock().unwrap()
         }
-
-        pub(crate) fn try_lock(&self) -> Option<loom::sync::MutexGuard<'_, T>> {
-            self.0.try_lock().ok()
-        }
-    }
-
-    /// Loom must be told that the spinning thread waits for another.
-    pub(crate) fn spin() {
-        loom::thread::yield_now();
     }
 
     /// Two threads that wait for a third can take turns for ever: what comes after the second round is

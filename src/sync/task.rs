@@ -92,7 +92,7 @@ mod tests {
         let task = TaskWaker::new(list.clone(), key);
         let waker = task.waker();
         waker.wake_by_ref();
-        waker.clone().wake();
+        waker.wake_by_ref();
         let mut woken = Vec::new();
         list.swap(&mut woken);
         assert_eq!(woken, [key]);

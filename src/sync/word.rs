@@ -48,6 +48,47 @@ impl Gauge {
     }
 }
 
+/// An amount that threads add to and take from in portions, and the most that it ever was.
+#[derive(Debug, Default)]
+pub struct Level {
+    amount: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl Level {
+    /// The present amount.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        // Relaxed: an amount; nothing is handed over by it.
+        self.amount.load(Ordering::Relaxed)
+    }
+
+    /// The most that it was.
+    pub fn peak(&self) -> u64 {
+        // Relaxed: as above.
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Adds.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        // Relaxed: as above.
+        let now = self.amount.fetch_add(n, Ordering::Relaxed) + n;
+        // A look first: in the long run a peak is rarely passed.
+        if now > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes what was added before.
+    #[inline]
+    pub fn take(&self, n: u64) {
+        // Relaxed: as above.
+        let before = self.amount.fetch_sub(n, Ordering::Relaxed);
+        debug_assert!(before >= n, "takes more than was added");
+    }
+}
+
 /// A flag that hands over what was written before it was raised.
 #[derive(Debug, Default)]
 pub struct Latch(AtomicBool);

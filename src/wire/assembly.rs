@@ -15,7 +15,8 @@ pub struct Assembly {
     /// Bytes that are needed for what was announced so far. A stock message may announce further
     /// frames when this is reached.
     pub want: usize,
-    /// What the record is accounted with, for what was announced so far; 0 for a command.
+    /// What [`super::decode::Decoder::peek`] said of the record before it began; 0 for a command
+    /// and for a record that is thrown away.
     pub charge: u64,
 }
 

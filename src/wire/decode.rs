@@ -119,6 +119,8 @@ struct Scan {
 struct Open {
     partial: Partial,
     tally: Tally,
+    /// What was said of it when it began.
+    charge: u64,
 }
 
 /// The receiving half of one connection. After an error it must not be used again.
@@ -164,11 +166,7 @@ impl Decoder {
             return Ok(Some(self.charge(&tally)));
         }
         let scan = self.scan(input)?;
-        if scan.is_last {
-            return Ok(Some(self.charge(&scan.tally)));
-        }
-        let dearest = Tally { frames: FRAMES_MAX, body: self.max_message, more: true };
-        Ok((input.len() >= PAGE).then(|| self.charge(&dearest)))
+        Ok((scan.is_last || input.len() >= PAGE).then(|| self.foretell(&scan)))
     }
 
     /// Takes the next record or command out of `input`, or as much of it as there is.
@@ -183,7 +181,9 @@ impl Decoder {
         }
         let mut tally = Tally::default();
         self.check(&mut tally, &head)?;
-        let Some(body) = input[head.size..].get(..head.len as usize) else { return self.begin(input) };
+        let Some(body) = input[head.size..].get(..head.len as usize) else {
+            return self.begin(input, self.charge(&tally));
+        };
         let (header, method, payload) = self.parse_native(body)?;
         Ok(Step {
             consumed: head.size + body.len(),
@@ -218,6 +218,7 @@ impl Decoder {
         match &mut self.open {
             Some(open) => {
                 open.partial.hollow_out();
+                open.charge = 0;
                 self.go_on(input)
             }
             None => self.decode(input),
@@ -233,7 +234,7 @@ impl Decoder {
         Some(Assembly {
             have: partials().map(Partial::have).sum(),
             want: partials().map(Partial::want).sum(),
-            charge: self.open.as_ref().map_or(0, |o| self.charge(&o.tally)),
+            charge: self.open.as_ref().map_or(0, |o| o.charge),
         })
     }
 
@@ -297,6 +298,12 @@ impl Decoder {
         }
     }
 
+    /// The charge of a stock message, or the largest there is, if not all of its heads are there.
+    fn foretell(&self, scan: &Scan) -> u64 {
+        let dearest = Tally { frames: FRAMES_MAX, body: self.max_message, more: true };
+        self.charge(if scan.is_last { &scan.tally } else { &dearest })
+    }
+
     /// The heads of a stock message as far as they are in `input`.
     fn scan(&self, input: &[u8]) -> Result<Scan, WireError> {
         let mut scan = Scan { tally: Tally::default(), is_last: false, whole: None };
@@ -332,13 +339,13 @@ impl Decoder {
                 charge: self.charge(&scan.tally),
                 item: Some(self.message(Cow::Borrowed(&input[..len]))?),
             }),
-            None => self.begin(input),
+            None => self.begin(input, self.foretell(&scan)),
         }
     }
 
     #[cold]
-    fn begin(&mut self, input: &[u8]) -> Result<Step, WireError> {
-        self.open = Some(Open::default());
+    fn begin(&mut self, input: &[u8], charge: u64) -> Result<Step, WireError> {
+        self.open = Some(Open { charge, ..Open::default() });
         self.go_on(input)
     }
 
@@ -519,7 +526,8 @@ mod tests {
                 carry.drain(..step.consumed);
                 assert!(decoder.capacity() <= received + PAGE.max(received / 8));
                 let Some(item) = step.item else {
-                    assert!(decoder.assembly().is_some());
+                    let assembly = decoder.assembly().expect("what was admitted is begun");
+                    assert_eq!(assembly.charge, admitted);
                     break;
                 };
                 if !matches!(item, Item::Command(_)) {

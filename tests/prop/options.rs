@@ -98,7 +98,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn machine() -> impl Strategy<Value = Machine> {
     let quota =
         prop::option::of((1_u64..2_000_000, 1_u64..200_000).prop_map(|(micros, period)| Quota { micros, period }));
-    let memory = || prop::option::of((1 * MIB)..(1 << 40));
+    let memory = || prop::option::of(MIB..(1 << 40));
     (0_usize..6, prop::option::of(1_usize..600), quota, memory(), memory()).prop_map(
         |(cpus, processors, quota, memory_hard, memory_physical)| Machine {
             cpus: (0..cpus).collect(),
@@ -200,7 +200,7 @@ pub fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn a_plan_or_violations_that_name_the_options(ops in ops(), machine in machine()) {

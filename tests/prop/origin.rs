@@ -18,6 +18,8 @@ enum Op {
     Finish,
     Claim,
     Mark(u64),
+    /// The connection is lost in the middle of a record.
+    Abandon,
     Drain,
 }
 
@@ -30,6 +32,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Finish),
         6 => Just(Op::Claim),
         1 => prop_oneof![Just(0), 1..2_000u64].prop_map(Op::Mark),
+        1 => Just(Op::Abandon),
         1 => Just(Op::Drain),
     ]
 }
@@ -130,6 +133,13 @@ proptest! {
                     prop_assert_eq!(origin.set_mark(new), parked && raised);
                     parked &= !raised;
                     mark = new;
+                }
+                Op::Abandon => {
+                    let in_queue = drawn;
+                    drawn -= origin.abandon();
+                    prop_assert!(assembly.is_some() || drawn == in_queue);
+                    prop_assert!(drawn == 0 || origin.holds_oversize());
+                    assembly = None;
                 }
                 Op::Drain => {
                     let gone = origin.drain(&mut pool, |_| ());

@@ -42,7 +42,10 @@ proptest! {
                     let together = u128::from(sum) + u128::from(bytes);
                     let fits = count < ops_max && together <= u128::from(bytes_max);
                     let expected = match fits || (inside.is_empty() && bytes <= ROOM_BYTES_MAX) {
-                        true => Ok(inside.push(bytes)),
+                        true => {
+                            inside.push(bytes);
+                            Ok(())
+                        }
                         false => Err(RoomFull { ops: count, ops_max, bytes: sum, bytes_max }),
                     };
                     prop_assert_eq!(room.enter(bytes), expected);

@@ -1,7 +1,7 @@
 //! The rows of a host: one for every place that can hold a message, from the plan alone. Whoever adds
 //! a queue, a pool or a buffer adds its row here; the tests that fill every place find what is missing.
 
-use super::{Ledger, Reservation, Row, WhenFull};
+use super::{Ledger, Reservation, WhenFull};
 use crate::base::unit::{ByteSize, FRAME_OVERHEAD, HEADER_LEN, RECORD_OVERHEAD};
 use crate::plan::{
     CELL_BYTES, CHANNEL_LIST_BYTES, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, HostPlan, Hwm, LINK_STATE_BYTES, METER_BYTES,
@@ -124,19 +124,21 @@ fn replies(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     );
 }
 
-/// Entries of queues beyond the 64 bytes that a charge counts of each. A queue full of empty records
-/// has the most of them.
+/// Entries of queues beyond the 64 bytes that a charge counts of each. A queue that is bounded in bytes
+/// has the most of them when it is full of empty records; an owned record has a permit or was started;
+/// what waits or is held lies in a cell.
 fn entries(ledger: &mut Ledger, plan: &HostPlan) {
-    let holds_records =
-        |r: &&Reservation| r.row == Row::Payload && r.name != "read carries" && r.name != "error replies";
-    let mut rows = ledger.rows().iter().filter(holds_records);
-    let most = rows.clone().try_fold(0_u64, |sum, r| Some(sum.saturating_add(r.maximum()?)));
-    let expected = rows.try_fold(0_u64, |sum, r| sum.checked_add(r.expected)).unwrap_or(u64::MAX);
+    let queues = ["send queues", "local queues", "receive queues", "above a fallen mark", "replies going out"];
+    let mut rows = queues.iter().filter_map(|name| ledger.get(name));
+    let expected = rows.clone().fold(0_u64, |sum, r| sum.saturating_add(r.expected)) / plan.record_typical();
+    let most =
+        rows.try_fold(0_u64, |sum, r| Some(sum.saturating_add(r.maximum()?))).map(|bytes| bytes / RECORD_OVERHEAD);
+    let owned = u64::from(plan.jobs.limit) + u64::from(plan.max_started);
     let each = QUEUE_ENTRY_BYTES - RECORD_OVERHEAD;
-    let count = most.unwrap_or(0) / RECORD_OVERHEAD;
+    let count = most.unwrap_or(0).saturating_add(owned);
     let row = Reservation::overhead("queue entries", count, each, "the record's leaving", WhenFull::Never);
     ledger.add(match most {
-        Some(_) => row.expecting((expected / plan.record_typical()).saturating_mul(each)),
+        Some(_) => row.expecting(expected.saturating_add(owned).saturating_mul(each)),
         None => row.unlimited(),
     });
 }
@@ -168,6 +170,7 @@ fn overhead(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Row;
     use super::*;
     use crate::plan::LimitSource;
 
@@ -201,6 +204,8 @@ mod tests {
         assert_eq!(max("cells"), (4096 + 65_536) * CELL_BYTES);
         assert_eq!(max("caller rings"), 130 * 1024 * RING_SLOT_BYTES);
         assert_eq!(max("mesh rings"), 6 * 256 * RING_SLOT_BYTES);
+        let of_bytes = (4 + 2 + 4 + 256) * MIB / 64;
+        assert_eq!(ledger.get("queue entries").unwrap().capacity, of_bytes + 384 + 4 * 384);
     }
 
     #[test]

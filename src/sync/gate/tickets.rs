@@ -17,8 +17,9 @@ use crate::base::time::Instant;
 
 const NIL: u32 = u32::MAX;
 
-/// A waiting origin's place in the line. Given up by value: cancelled or redeemed.
-#[derive(PartialEq, Eq, Debug)]
+/// A waiting origin's place in the line, until it is cancelled or redeemed; after that it is void, and
+/// recognised as such.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a ticket that is lost waits for ever"]
 pub struct Ticket {
     index: u32,

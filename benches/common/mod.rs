@@ -1,0 +1,389 @@
+//! What the benches share: options, pinned processes, the probe that tells near cores from far
+//! ones, rounds with paired ratios, tables and JSON. Not every bench uses all of it.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+/// Set in the process that serves: what to serve.
+const SERVE: &str = "AFFLUX_BENCH_SERVE";
+
+/// Options of every bench.
+#[derive(Parser, Clone)]
+pub struct Args {
+    /// A run of some seconds: fewer rounds, shorter ones
+    #[arg(long)]
+    pub quick: bool,
+    /// Interleaved rounds
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 2.0)]
+    pub secs: f64,
+    /// Bytes of each message
+    #[arg(long)]
+    pub size: Option<usize>,
+    /// Both processes on one processor
+    #[arg(long)]
+    pub one_core: bool,
+    /// Only rows whose name contains one of these, separated by commas
+    #[arg(long)]
+    pub only: Option<String>,
+    /// Write the figures here
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// Write an HdrHistogram interval log here, where latency is measured
+    #[arg(long)]
+    pub hlog: Option<PathBuf>,
+    /// Passed by cargo
+    #[arg(long, hide = true)]
+    pub bench: bool,
+    /// Read before anything is pinned, because a pinned thread sees one processor only
+    #[arg(skip)]
+    cpus: Vec<usize>,
+}
+
+impl Args {
+    /// From the command line. Without cargo's `--bench` this is `cargo test --benches`: one tiny round.
+    pub fn get() -> Args {
+        let mut args = Args::parse();
+        args.cpus = core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect();
+        if !args.bench {
+            (args.rounds, args.secs) = (1, 0.05);
+        } else if args.quick {
+            (args.rounds, args.secs) = (args.rounds.min(3), args.secs.min(0.4));
+        }
+        args
+    }
+
+    pub fn wants(&self, row: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.split(',').any(|part| row.contains(part)))
+    }
+
+    pub fn window(&self) -> Duration {
+        Duration::from_secs_f64(self.secs)
+    }
+
+    pub fn warm_up(&self) -> Duration {
+        Duration::from_secs_f64((self.secs / 5.0).min(0.3))
+    }
+
+    fn cores(&self) -> (usize, usize) {
+        match self.cpus[..] {
+            [] => (0, 0),
+            [only] => (only, only),
+            [first, ..] if self.one_core => (first, first),
+            [first, second, ..] => (first, second),
+        }
+    }
+}
+
+fn pin(cpu: usize) -> bool {
+    core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
+}
+
+/// The process that serves. It prints its port and ends when its input does.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+}
+
+impl Server {
+    pub fn spawn(args: &Args, what: &str) -> Server {
+        let mut child = Command::new(std::env::current_exe().expect("a bench knows its own path"))
+            .env(SERVE, format!("{}:{what}", args.cores().1))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a second process can be started");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("the server prints its port");
+        let port = line.trim().parse().unwrap_or_else(|_| panic!("the server said {line:?} instead of its port"));
+        Server { child, port }
+    }
+
+    pub fn usage(&self) -> Usage {
+        Usage::of(self.child.id())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// In the serving process: pins it and says what to serve. `None`: this is the measuring process, which
+/// is pinned now.
+pub fn serving(args: &Args) -> Option<String> {
+    match std::env::var(SERVE) {
+        Ok(what) => {
+            let (cpu, what) = what.split_once(':').expect("written by spawn");
+            pin(cpu.parse().expect("written by spawn"));
+            Some(what.to_string())
+        }
+        Err(_) => {
+            pin(args.cores().0);
+            None
+        }
+    }
+}
+
+/// Tells the port and lives until the parent lets go.
+pub fn serve_until_released(port: u16) -> ! {
+    println!("{port}");
+    std::io::stdout().flush().expect("the parent reads");
+    let mut nothing = String::new();
+    let _ = std::io::stdin().read_line(&mut nothing);
+    std::process::exit(0)
+}
+
+/// Processor time and context switches of all threads of a process.
+#[derive(Clone, Copy, Default)]
+pub struct Usage {
+    pub cpu_ns: u64,
+    pub switches: u64,
+}
+
+impl Usage {
+    pub fn own() -> Usage {
+        Usage::of(std::process::id())
+    }
+
+    fn of(pid: u32) -> Usage {
+        let mut usage = Usage::default();
+        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            if let Ok(stat) = fs::read_to_string(task.path().join("schedstat")) {
+                usage.cpu_ns += stat.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            }
+            if let Ok(status) = fs::read_to_string(task.path().join("status")) {
+                for line in status.lines().filter(|l| l.contains("ctxt_switches")) {
+                    usage.switches += line.split_whitespace().last().and_then(|n| n.parse().ok()).unwrap_or(0u64);
+                }
+            }
+        }
+        usage
+    }
+
+    fn since(self, before: Usage) -> Usage {
+        Usage {
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+            switches: self.switches.saturating_sub(before.switches),
+        }
+    }
+}
+
+/// Nanoseconds that a cache line takes from the first processor to the second: about 26 where the host
+/// put them close together, about 170 where it did not. Runs of different kinds do not compare.
+pub fn hop_ns(args: &Args) -> f64 {
+    let (a, b) = args.cores();
+    if a == b {
+        return 0.0;
+    }
+    let line = Arc::new(AtomicU64::new(0));
+    let other = {
+        let line = line.clone();
+        std::thread::spawn(move || {
+            pin(b);
+            loop {
+                let seen = line.load(Ordering::Acquire);
+                if seen == u64::MAX {
+                    return;
+                }
+                if seen % 2 == 1 {
+                    line.store(seen + 1, Ordering::Release);
+                }
+                std::hint::spin_loop();
+            }
+        })
+    };
+    let (mut turns, begin) = (0u64, Instant::now());
+    while begin.elapsed() < Duration::from_millis(20) {
+        for _ in 0..100 {
+            let next = 2 * turns + 1;
+            line.store(next, Ordering::Release);
+            while line.load(Ordering::Acquire) != next + 1 {
+                std::hint::spin_loop();
+            }
+            turns += 1;
+        }
+    }
+    let ns = begin.elapsed().as_nanos() as f64 / (2 * turns) as f64;
+    line.store(u64::MAX, Ordering::Release);
+    let _ = other.join();
+    ns
+}
+
+/// What one measurement gave.
+pub struct Sample {
+    pub count: u64,
+    pub secs: f64,
+    pub times: Option<Histogram<u64>>,
+    pub cpu_ns: f64,
+    pub switches: f64,
+}
+
+impl Sample {
+    pub fn rate(&self) -> f64 {
+        self.count as f64 / self.secs
+    }
+
+    pub fn quantile_us(&self, q: f64) -> f64 {
+        self.times.as_ref().map_or(0.0, |t| t.value_at_quantile(q) as f64 / 1e3)
+    }
+}
+
+/// One window of a closed loop: `call` is timed after a warm-up.
+pub fn timed(args: &Args, server: &Server, mut call: impl FnMut()) -> Sample {
+    let warm = Instant::now();
+    while warm.elapsed() < args.warm_up() {
+        call();
+    }
+    let mut times = histogram();
+    let before = (Usage::own(), server.usage());
+    let begin = Instant::now();
+    let mut last = begin;
+    while last - begin < args.window() {
+        call();
+        let now = Instant::now();
+        times.saturating_record((now - last).as_nanos() as u64);
+        last = now;
+    }
+    finish(times.len(), (last - begin).as_secs_f64(), Some(times), before, server)
+}
+
+/// Closes a window that the caller timed himself.
+pub fn finish(count: u64, secs: f64, times: Option<Histogram<u64>>, before: (Usage, Usage), server: &Server) -> Sample {
+    let (own, other) = (Usage::own().since(before.0), server.usage().since(before.1));
+    let n = count.max(1) as f64;
+    Sample {
+        count,
+        secs,
+        times,
+        cpu_ns: (own.cpu_ns + other.cpu_ns) as f64 / n,
+        switches: (own.switches + other.switches) as f64 / n,
+    }
+}
+
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("these bounds are allowed")
+}
+
+/// The samples of a bench, row by row and round by round.
+#[derive(Default)]
+pub struct Rounds {
+    rows: Vec<(String, Vec<Sample>)>,
+    hops: Vec<f64>,
+}
+
+impl Rounds {
+    /// Runs every row once per round, in turn, so that what the machine does meanwhile hits all alike.
+    pub fn run(args: &Args, rows: &[(&str, &dyn Fn() -> Sample)]) -> Rounds {
+        let mut rounds = Rounds::default();
+        for round in 0..args.rounds {
+            for (name, measure) in rows.iter().filter(|(name, _)| args.wants(name)) {
+                rounds.hops.push(hop_ns(args));
+                let sample = measure();
+                eprintln!("round {} of {}: {name}", round + 1, args.rounds);
+                match rounds.rows.iter_mut().find(|(row, _)| row == name) {
+                    Some((_, samples)) => samples.push(sample),
+                    None => rounds.rows.push((name.to_string(), vec![sample])),
+                }
+            }
+        }
+        rounds
+    }
+
+    fn samples(&self, name: &str) -> Option<&[Sample]> {
+        self.rows.iter().find(|(row, _)| row == name).map(|(_, samples)| &samples[..])
+    }
+
+    /// Prints the table and writes what was asked for. `ceilings`: row to the row that it is compared
+    /// with; `of` is what is compared, and the ratio is of the same round.
+    pub fn report(&self, args: &Args, bench: &str, ceilings: &[(&str, &str)], of: fn(&Sample) -> f64) {
+        let hop = median(self.hops.clone());
+        let machine = machine(args.cpus.len());
+        println!("{bench}: {machine}; hop between the cores {hop:.0} ns (about 26: near, about 170: far)");
+        println!(
+            "{:<28} {:>10} {:>10} {:>12} {:>9} {:>9} {:>24}",
+            "", "p50 us", "p99 us", "per second", "cpu ns", "switches", "ratio (least - most)"
+        );
+        let mut out = BTreeMap::new();
+        for (name, samples) in &self.rows {
+            let med = |f: &dyn Fn(&Sample) -> f64| median(samples.iter().map(f).collect());
+            let ratios: Vec<f64> = ceilings
+                .iter()
+                .find(|(row, _)| row == name)
+                .and_then(|(_, ceiling)| self.samples(ceiling))
+                .map(|ceiling| samples.iter().zip(ceiling).map(|(s, c)| of(s) / of(c)).collect())
+                .unwrap_or_default();
+            let ratio = if ratios.is_empty() {
+                String::new()
+            } else {
+                let (least, most) = ends(&ratios);
+                format!("{:.2} ({least:.2} - {most:.2})", median(ratios.clone()))
+            };
+            let (p50, p99) = (med(&|s| s.quantile_us(0.5)), med(&|s| s.quantile_us(0.99)));
+            let (rate, cpu, switches) = (med(&Sample::rate), med(&|s| s.cpu_ns), med(&|s| s.switches));
+            println!("{name:<28} {p50:>10.1} {p99:>10.1} {rate:>12.0} {cpu:>9.0} {switches:>9.2} {ratio:>24}");
+            out.insert(
+                name.clone(),
+                json!({"p50_us": p50, "p99_us": p99, "rate": rate, "cpu_ns": cpu, "switches": switches,
+                       "ratio": (!ratios.is_empty()).then(|| median(ratios.clone())), "ratios": ratios}),
+            );
+        }
+        if let Some(path) = &args.json {
+            let all: Value = json!({"bench": bench, "machine": machine, "hop_ns": hop, "rounds": args.rounds,
+                                    "secs": args.secs, "one_core": args.one_core, "rows": out});
+            let text = serde_json::to_string_pretty(&all).expect("plain values");
+            fs::write(path, text).unwrap_or_else(|e| panic!("--json {}: {e}", path.display()));
+        }
+        if let Some(path) = &args.hlog {
+            self.write_hlog(path).unwrap_or_else(|e| panic!("--hlog {}: {e}", path.display()));
+        }
+    }
+
+    fn write_hlog(&self, path: &PathBuf) -> std::io::Result<()> {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+        let mut log = afflux::host::dump::HistogramLog::create(path, now)?;
+        for (at, (name, samples)) in self.rows.iter().enumerate() {
+            for sample in samples {
+                if let Some(times) = &sample.times {
+                    log.interval(&name.replace([' ', ','], "_"), at as f64, sample.secs, times)?;
+                }
+            }
+        }
+        log.sync()
+    }
+}
+
+fn machine(cores: usize) -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model =
+        cpu.lines().find_map(|l| l.strip_prefix("model name")).map_or("", |l| l.trim_start_matches([' ', '\t', ':']));
+    format!("{cores} x {model}, Linux {}", read("/proc/sys/kernel/osrelease").trim())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn ends(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::MAX, f64::MIN), |(least, most), v| (least.min(*v), most.max(*v)))
+}

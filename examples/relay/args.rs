@@ -1,0 +1,268 @@
+//! Options: what the user says, and whether it can be. Everything is judged before anything is bound or
+//! written, and everything that is wrong is said at once. No wrong value is replaced by a default.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::input::{self, Source};
+use crate::service::Sizes;
+use crate::store;
+
+/// Relays lines through a service into a durable store, each exactly once.
+#[derive(Parser)]
+#[command(name = "relay")]
+pub struct Args {
+    /// Lines to send, from a file or, with -, from the standard input; may be given several times.
+    /// Default: the project's own sources and its lock file
+    #[arg(long, value_name = "FILE|-")]
+    input: Vec<PathBuf>,
+    /// Count records per tenant: the N-th field of a line between white space, from 1
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    key: Option<String>,
+    /// Read the whole input so many times; default 1, or for ever with --seconds
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    repeat: Option<String>,
+    /// Links between load and service; default 1
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    connections: Option<String>,
+    /// Directory of a store that is kept and gone on with; default: one in the output directory that begins
+    /// empty in every run
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+    /// Directory for the histograms (.hlog, .hgrm)
+    #[arg(long, value_name = "DIR", default_value = "target/relay")]
+    out: PathBuf,
+    /// Write the counts to this file too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Shards of each host; default: by the processors
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    shards: Option<String>,
+    /// Job limit of the service; default: by the processors
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    jobs: Option<String>,
+    /// Stop after so long; the input starts again at its end
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    seconds: Option<String>,
+    /// Records outstanding at a time; default 256
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    outstanding: Option<String>,
+}
+
+/// One value that cannot be.
+#[derive(Debug)]
+pub struct Fault {
+    option: String,
+    value: String,
+    rule: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}: {}", self.option, self.value, self.rule)
+    }
+}
+
+/// Options that can be.
+pub struct Settings {
+    /// `--input`, opened
+    pub sources: Vec<Source>,
+    /// `--key`
+    pub key: Option<usize>,
+    /// How often the input is read; `None`: for ever.
+    pub rounds: Option<u64>,
+    /// `--seconds`
+    pub seconds: Option<Duration>,
+    /// Numbers for the hosts.
+    pub sizes: Sizes,
+    /// `--store`
+    pub store: PathBuf,
+    /// Whether the store begins empty.
+    pub fresh: bool,
+    /// `--out`
+    pub out: PathBuf,
+    /// `--json`
+    pub json: Option<PathBuf>,
+}
+
+/// The longest run: a year.
+const SECONDS_MAX: f64 = 31_536_000.0;
+
+impl Settings {
+    /// All faults, if there is one.
+    pub fn check(args: &Args) -> Result<Settings, Vec<Fault>> {
+        let mut faults = Faults(Vec::new());
+        let key = faults.number("--key", &args.key, 1, 65_535);
+        let repeat = faults.number("--repeat", &args.repeat, 1, u32::MAX.into());
+        let outstanding = faults.number("--outstanding", &args.outstanding, 1, 65_536);
+        let seconds = faults.seconds(&args.seconds);
+        // The hosts' own rules judge these, once they are numbers at all.
+        let sizes = Sizes {
+            shards: faults.number("--shards", &args.shards, 0, u64::MAX),
+            jobs: faults.number("--jobs", &args.jobs, 0, u64::MAX),
+            connections: faults.number("--connections", &args.connections, 0, u64::MAX),
+            outstanding: outstanding.unwrap_or(256),
+        };
+        faults.hosts(args, &sizes);
+        let sources = faults.sources(&args.input);
+        let fresh = args.store.is_none();
+        let store = args.store.clone().unwrap_or_else(|| args.out.join("store"));
+        if let Some(dir) = &args.store {
+            faults.directory("--store", dir);
+            faults.database(&dir.join(store::FILE), dir);
+        }
+        faults.directory("--out", &args.out);
+        faults.json(args.json.as_deref());
+        if !faults.0.is_empty() {
+            return Err(faults.0);
+        }
+        let rounds = repeat.or(if seconds.is_some() { None } else { Some(1) });
+        let key = key.map(|n| n as usize);
+        Ok(Settings {
+            sources,
+            key,
+            rounds,
+            seconds,
+            sizes,
+            store,
+            fresh,
+            out: args.out.clone(),
+            json: args.json.clone(),
+        })
+    }
+}
+
+struct Faults(Vec<Fault>);
+
+impl Faults {
+    fn say(&mut self, option: &str, value: impl fmt::Display, rule: impl Into<String>) {
+        self.0.push(Fault { option: option.into(), value: value.to_string(), rule: rule.into() });
+    }
+
+    fn number(&mut self, option: &str, text: &Option<String>, low: u64, high: u64) -> Option<u64> {
+        let text = text.as_ref()?;
+        let number = text.parse().ok().filter(|n| (low..=high).contains(n));
+        if number.is_none() {
+            let rule = match (low, high) {
+                (0, u64::MAX) => "must be a whole number".into(),
+                _ => format!("must be a whole number in {low}..={high}"),
+            };
+            self.say(option, text, rule);
+        }
+        number
+    }
+
+    fn seconds(&mut self, text: &Option<String>) -> Option<Duration> {
+        let text = text.as_ref()?;
+        let seconds = text.parse().ok().filter(|s: &f64| *s > 0.0 && *s <= SECONDS_MAX);
+        if seconds.is_none() {
+            self.say("--seconds", text, format!("must be a number of seconds above 0 and at most {SECONDS_MAX}"));
+        }
+        seconds.map(Duration::from_secs_f64)
+    }
+
+    /// What the hosts would say at their start, in the words of this program's options.
+    fn hosts(&mut self, args: &Args, sizes: &Sizes) {
+        let dialled = sizes.client().connect("tcp://127.0.0.1:1").links(sizes.links());
+        for host in [sizes.service(), dialled] {
+            let Err(e) = host.check() else { continue };
+            if e.violations().is_empty() {
+                self.say("hosts", "these options", e.to_string());
+            }
+            for violation in e.violations() {
+                let (option, text) = match violation.option {
+                    "max_jobs" => ("--jobs", &args.jobs),
+                    "links" => ("--connections", &args.connections),
+                    "shards" => ("--shards", &args.shards),
+                    other => (other, &None),
+                };
+                let value = text.as_ref().unwrap_or(&violation.value);
+                // Both hosts have the same shards.
+                if !self.0.iter().any(|fault| fault.option == option && fault.value == *value) {
+                    self.say(option, value, format!("must be {}", violation.rule));
+                }
+            }
+        }
+    }
+
+    fn sources(&mut self, named: &[PathBuf]) -> Vec<Source> {
+        let project;
+        let names = if named.is_empty() {
+            project = input::project();
+            &project
+        } else {
+            named
+        };
+        if names.is_empty() {
+            self.say("--input", "(not given)", "must be given where the project's own sources are not found");
+        }
+        let mut sources: Vec<Source> = Vec::new();
+        for name in names {
+            match Source::open(name) {
+                Ok(source) if sources.iter().any(|other| other.is_same(&source)) => {
+                    self.say("--input", name.display(), "must be given once; --repeat reads it again");
+                }
+                Ok(source) => sources.push(source),
+                Err(rule) => self.say("--input", name.display(), rule),
+            }
+        }
+        sources
+    }
+
+    /// A directory that can be written to, or made where one can be written to.
+    fn directory(&mut self, option: &str, dir: &Path) {
+        if let Err(rule) = writable(dir) {
+            self.say(option, dir.display(), format!("must be a directory that can be written to; {rule}"));
+        }
+    }
+
+    fn database(&mut self, file: &Path, dir: &Path) {
+        if !file.exists() {
+            return;
+        }
+        let read_only = file.metadata().is_ok_and(|about| about.permissions().readonly());
+        if read_only {
+            self.say("--store", dir.display(), format!("must be writable; {} is read-only", file.display()));
+        } else if let Err(e) = File::options().read(true).write(true).open(file) {
+            self.say("--store", dir.display(), format!("must be writable; {}: {e}", file.display()));
+        }
+    }
+
+    fn json(&mut self, file: Option<&Path>) {
+        let Some(file) = file else { return };
+        let there = if file.exists() {
+            File::options().write(true).open(file).map(drop).map_err(|e| e.to_string())
+        } else {
+            match file.parent() {
+                Some(dir) if !dir.as_os_str().is_empty() && !dir.exists() => Err(format!("no {}", dir.display())),
+                Some(dir) => writable(dir),
+                None => Err("it has no name".into()),
+            }
+        };
+        if let Err(rule) = there {
+            self.say("--json", file.display(), format!("must be a file that can be written; {rule}"));
+        }
+    }
+}
+
+/// Tries it, and leaves nothing behind.
+fn writable(dir: &Path) -> Result<(), String> {
+    let there = dir.ancestors().find(|dir| dir.as_os_str().is_empty() || dir.exists());
+    let there = there.filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let shown = there.display();
+    let about = there.metadata().map_err(|e| format!("{shown}: {e}"))?;
+    if !about.is_dir() {
+        return Err(format!("{shown} is no directory"));
+    }
+    // A privileged user could write there all the same; that is not what was meant.
+    if about.permissions().readonly() {
+        return Err(format!("{shown} is read-only"));
+    }
+    let probe = there.join(format!(".relay-probe.{}", std::process::id()));
+    File::options().write(true).create_new(true).open(&probe).map_err(|e| format!("{shown}: {e}"))?;
+    std::fs::remove_file(&probe).map_err(|e| format!("{}: {e}", probe.display()))
+}

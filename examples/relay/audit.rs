@@ -1,0 +1,94 @@
+//! The audit: what the callers were told, against what the closed database holds. Needs no memory that
+//! grows with the records.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read};
+use std::path::Path;
+
+use redb::{Builder, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+
+use crate::record::{ID_LEN, RecordId, fingerprint};
+use crate::store::{CACHE, IDS, RECORDS, TENANTS};
+
+/// What one caller was told.
+pub struct Answer {
+    /// Where the record is.
+    pub sequence: u64,
+    /// Which record it is.
+    pub id: RecordId,
+    /// What was in it when it was sent.
+    pub fingerprint: u64,
+}
+
+const ANSWER_LEN: usize = 16 + ID_LEN;
+
+impl Answer {
+    /// As it is written down.
+    pub fn to_bytes(&self) -> [u8; ANSWER_LEN] {
+        let mut bytes = [0; ANSWER_LEN];
+        bytes[..8].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.fingerprint.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.id.to_bytes());
+        bytes
+    }
+}
+
+/// What the store really holds.
+#[derive(Debug, Default)]
+pub struct Audit {
+    /// Records of this run that are in the store: those it committed, and those it recognised.
+    pub committed: u64,
+    /// Answered with success and not there, or not as they were sent.
+    pub lost: u64,
+    /// Copies beyond the first of one id.
+    pub duplicated: u64,
+    /// Everything in the store, earlier runs included.
+    pub held: u64,
+    /// Tenants in the store.
+    pub tenants: u64,
+}
+
+/// Reads the database at `path` again, which had given the sequences up to `before` when the run began.
+pub fn audit(path: &Path, before: u64, answers: File) -> Result<Audit, Box<dyn Error>> {
+    let db = Builder::new().set_cache_size(CACHE).open_read_only(path)?;
+    let read = db.begin_read()?;
+    let (records, ids) = (read.open_table(RECORDS)?, read.open_table(IDS)?);
+    let mut audit = Audit { tenants: read.open_table(TENANTS)?.len()?, ..Audit::default() };
+
+    // The index names one sequence per id, so every further copy is one that it does not name.
+    for record in records.iter()? {
+        let (sequence, record) = record?;
+        let sequence = sequence.value();
+        let id: &[u8; ID_LEN] = record.value().first_chunk().ok_or("a record in the store is shorter than its id")?;
+        let named = ids.get(id)?.map(|named| named.value());
+        audit.held += 1;
+        audit.committed += u64::from(sequence > before);
+        audit.duplicated += u64::from(named != Some(sequence));
+    }
+
+    let mut answers = BufReader::new(answers);
+    let mut answer = [0; ANSWER_LEN];
+    while let Some((sequence, print, id)) = next(&mut answers, &mut answer)? {
+        audit.committed += u64::from(sequence <= before);
+        let found = records.get(sequence)?;
+        let there = found.is_some_and(|found| {
+            let (found_id, line) = found.value().split_at(ID_LEN);
+            found_id == id && fingerprint(line) == print
+        });
+        audit.lost += u64::from(!there);
+    }
+    Ok(audit)
+}
+
+type Told<'a> = (u64, u64, &'a [u8]);
+
+fn next<'a>(answers: &mut impl Read, answer: &'a mut [u8; ANSWER_LEN]) -> std::io::Result<Option<Told<'a>>> {
+    match answers.read_exact(answer) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        Err(e) => return Err(e),
+    }
+    let number = |at: usize| answer[at..at + 8].iter().fold(0_u64, |n, byte| n << 8 | u64::from(*byte));
+    Ok(Some((number(0), number(8), &answer[16..])))
+}

@@ -1,0 +1,13 @@
+//! The promises of the API, shown from outside: real hosts, real sockets on loopback, nothing but what a
+//! user of the crate can reach. Each test names what it holds.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod basics;
+mod gate;
+mod lanes;
+mod options;
+mod order;
+mod room;
+mod stuck;

@@ -1,0 +1,108 @@
+//! Every shard is in user code that does not return. Promises 3 and 5: replies still arrive, peers are still
+//! accepted, waits still end, because the completion thread runs no user code. Nothing here measures time:
+//! what has to happen while the shards are stuck has happened before the door is opened.
+
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use afflux::{ByteSize, Detail, ErrorKind, Host, Hwm, IdlePolicy, Pinning, Placement, Stage};
+
+use crate::support::{
+    Door, address, asked, block_on, client_of, connected, kept, number, server, serving, small, until, watch,
+};
+
+const LONG: Duration = Duration::from_secs(80);
+const SHORT: Duration = Duration::from_millis(100);
+
+#[test]
+fn replies_peers_and_deadlines_do_not_need_a_shard() {
+    let _dog = watch();
+    let (tell, heard) = channel();
+    let (keep, held) = kept();
+    let healthy = server("healthy")
+        .channel("keep", keep)
+        .channel("news", serving(|_, _| {}, move |m, _| tell.send(m.into_payload()).unwrap()));
+    let healthy = healthy.start().unwrap();
+
+    let (door, tell_end) = (Door::shut(), channel());
+    let (at_door, ended) = (door.clone(), tell_end.0);
+    let stuck: Host = connected(
+        Host::builder("stuck")
+            .shards(Placement::Count(2))
+            .pinning(Pinning::Off)
+            .idle(IdlePolicy::Park)
+            .listen("tcp://127.0.0.1:0")
+            .connect(address(&healthy))
+            .send_hwm(Hwm::Bytes(ByteSize::kib(4)))
+            .channel(
+                "block",
+                asked(move |request, cx| {
+                    let ended = ended.clone();
+                    cx.channel("keep").request("nested", "").timeout(LONG).then(cx, move |_, end, _| {
+                        ended.send(end.is_ok()).unwrap();
+                    });
+                    at_door.pass();
+                    request.reply(cx, "out");
+                }),
+            ),
+    );
+    let callers = connected(small("callers").connect(address(&stuck)).links(2));
+    let key = door.key();
+
+    // Sent before.
+    let keep = stuck.client().channel("keep");
+    let before = keep.request("", "before").timeout(LONG).submit();
+    let before_debt = held.recv().unwrap();
+
+    let block = callers.client().channel("block");
+    let inside: Vec<_> = (0..2).map(|_| block.request("", "").timeout(LONG).submit()).collect();
+    until(|| door.came() == 2);
+    let turns: Vec<_> = stuck.status().shards.iter().map(|s| s.turns).collect();
+
+    // The reply of a request sent before arrives.
+    before_debt.0.reply(before_debt.1);
+    assert_eq!(before.wait().unwrap(), "before");
+
+    // A peer is accepted and paired.
+    let newcomer = client_of(&stuck);
+    until(|| stuck.status().links_up == 4);
+    let queued = newcomer.client().channel("block").request("", "").timeout(LONG).submit();
+
+    // A request and a whole dialogue with it pass, if the lane is free for the caller.
+    let news = stuck.client().channel("news");
+    while news.try_send("", vec![1; 500]).is_ok() {}
+
+    // A send that waits expires; one with more time does not. Once under the eye of the waiting thread, once
+    // under the timekeeper's.
+    let patient = news.send("", number(7)).timeout(LONG).submit();
+    for by_thread in [true, false] {
+        let send = news.send("", "mine").timeout(SHORT);
+        let error = if by_thread { send.wait() } else { block_on(send) }.unwrap_err();
+        assert_eq!((error.kind(), error.error().detail()), (ErrorKind::DeadlineExceeded, Detail::NoRoom));
+        let figures = error.error().figures().clone();
+        assert!(figures.waited.unwrap() >= SHORT, "{figures:?}");
+        assert_eq!((figures.limit, figures.stage), (Some(4096), Some(Stage::Room)));
+        assert_eq!(error.into_payload(), "mine");
+        let request = keep.request("", "mine").timeout(SHORT);
+        let error = if by_thread { request.wait() } else { block_on(request) }.unwrap_err();
+        assert_eq!((error.kind(), error.error().detail()), (ErrorKind::DeadlineExceeded, Detail::NoRoom));
+        assert_eq!(error.unsent_payload().unwrap(), "mine");
+    }
+
+    // All of that while no shard has moved.
+    let now: Vec<_> = stuck.status().shards.iter().map(|s| s.turns).collect();
+    assert_eq!((turns, door.came()), (now, 2), "no shard has moved");
+    assert!(tell_end.1.try_recv().is_err(), "a continuation runs when its shard's callback returns");
+
+    drop(key);
+    for pending in inside {
+        assert_eq!(pending.wait().unwrap(), "out");
+    }
+    assert_eq!(queued.wait().unwrap(), "out");
+    patient.wait().unwrap();
+    until(|| heard.recv().unwrap().len() == 8);
+    for (debt, _) in held.iter().take(3) {
+        debt.reply("");
+    }
+    assert!(tell_end.1.iter().take(3).all(|ok| ok), "the continuations run after all");
+}

@@ -1,0 +1,436 @@
+//! Connections as pairs of byte pipes. What they have of TCP is what the engines may rely on:
+//!
+//! * a bounded number of bytes between writer and reader; a full pipe refuses, a nearly full one takes a part;
+//! * a read gives what is there; less than was asked for means that the pipe is empty;
+//! * readiness is an edge: when bytes or the end arrive, when room appears after a refusal, when a
+//!   connection is registered that is ready already. What an edge reports is the state when it is looked at;
+//! * a shutdown reaches the other side behind the bytes, as an end or as a reset that overtakes them.
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io::{self, ErrorKind, IoSlice};
+use std::sync::{Arc, Mutex};
+
+use afflux::base::rng::Rng;
+use afflux::flow::transport::Transport;
+
+use super::world::{Agenda, Event, Thread, VirtualClock};
+
+/// Which lane a connection became.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaneOf {
+    Unknown,
+    Application,
+    Completion,
+}
+
+#[derive(Default)]
+struct Pipe {
+    /// `None`: the end of the stream.
+    flight: VecDeque<(u64, Option<Vec<u8>>)>,
+    arrived: VecDeque<u8>,
+    /// Bytes that the writer does not know to be taken.
+    used: usize,
+    starved: bool,
+    ended: bool,
+    frozen_until: u64,
+    last_at: u64,
+}
+
+#[derive(Default)]
+struct End {
+    watchers: Vec<(Thread, (u32, u32))>,
+    shut: bool,
+    reset: bool,
+    established: bool,
+    refused: bool,
+}
+
+pub struct Shape {
+    /// Bytes that a pipe holds.
+    pub capacity: usize,
+    pub latency_min: u64,
+    pub latency_max: u64,
+}
+
+struct State {
+    rng: Rng,
+    shape: Shape,
+    pipes: Vec<Pipe>,
+    ends: Vec<End>,
+    lanes: Vec<LaneOf>,
+    ready: BTreeMap<Thread, Vec<usize>>,
+    stirred: Vec<Thread>,
+    accepts: Vec<VecDeque<usize>>,
+    refusing_until: u64,
+}
+
+/// All connections of a world.
+pub struct Net {
+    clock: Arc<VirtualClock>,
+    agenda: Agenda,
+    state: Mutex<State>,
+}
+
+/// What a poller reports about one connection.
+pub struct Readiness {
+    pub end: usize,
+    pub token: (u32, u32),
+    pub readable: bool,
+    pub writable: bool,
+}
+
+/// One end of a connection, as an engine holds it.
+pub struct SimTransport {
+    net: Arc<Net>,
+    pub end: usize,
+}
+
+impl State {
+    fn latency(&mut self) -> u64 {
+        self.shape.latency_min + self.rng.below(self.shape.latency_max - self.shape.latency_min + 1)
+    }
+
+    fn edge(&mut self, end: usize) {
+        for (thread, _) in &self.ends[end].watchers {
+            let ready = self.ready.entry(*thread).or_default();
+            if !ready.contains(&end) {
+                ready.push(end);
+            }
+            self.stirred.push(*thread);
+        }
+    }
+
+    fn readable(&self, end: usize) -> bool {
+        let (e, p) = (&self.ends[end], &self.pipes[end ^ 1]);
+        !p.arrived.is_empty() || p.ended || e.reset || e.shut || e.refused
+    }
+
+    fn writable(&self, end: usize) -> bool {
+        let e = &self.ends[end];
+        e.established && (self.pipes[end].used < self.shape.capacity || e.reset || e.shut) || e.refused
+    }
+}
+
+impl Net {
+    pub fn new(clock: Arc<VirtualClock>, agenda: Agenda, seed: u64, shape: Shape, nodes: usize) -> Arc<Net> {
+        let state = State {
+            rng: Rng::new(seed),
+            shape,
+            pipes: Vec::new(),
+            ends: Vec::new(),
+            lanes: Vec::new(),
+            ready: BTreeMap::new(),
+            stirred: Vec::new(),
+            accepts: (0..nodes).map(|_| VecDeque::new()).collect(),
+            refusing_until: 0,
+        };
+        Arc::new(Net { clock, agenda, state: Mutex::new(state) })
+    }
+
+    /// Starts a connection to the listener of node `to`, watched by `thread` from the start.
+    pub fn dial(self: &Arc<Self>, thread: Thread, token: (u32, u32), to: usize) -> Arc<SimTransport> {
+        let s = &mut *self.state.lock().unwrap();
+        let refused = s.refusing_until > self.clock.ns();
+        let end = s.ends.len();
+        for _ in 0..2 {
+            s.ends.push(End::default());
+            s.pipes.push(Pipe::default());
+        }
+        s.lanes.push(LaneOf::Unknown);
+        s.ends[end].watchers.push((thread, token));
+        s.ends[end + 1].established = true;
+        let (there, back) = (s.latency(), s.latency());
+        let now = self.clock.ns();
+        self.agenda.add(now + there + back, Event::Connected(end, !refused));
+        if !refused {
+            self.agenda.add(now + there, Event::Arrive(to, end + 1));
+        }
+        Arc::new(SimTransport { net: self.clone(), end })
+    }
+
+    pub fn on_connected(&self, end: usize, well: bool) {
+        let s = &mut *self.state.lock().unwrap();
+        s.ends[end].established = well;
+        s.ends[end].refused = !well;
+        s.edge(end);
+    }
+
+    /// How a dial has come out, if it has.
+    pub fn outcome(&self, end: usize) -> Option<bool> {
+        let s = self.state.lock().unwrap();
+        let e = &s.ends[end];
+        (e.established || e.refused).then_some(e.established)
+    }
+
+    pub fn on_arrive(&self, node: usize, thread: Thread, end: usize) {
+        let s = &mut *self.state.lock().unwrap();
+        s.accepts[node].push_back(end);
+        s.stirred.push(thread);
+    }
+
+    pub fn has_accepts(&self, node: usize) -> bool {
+        !self.state.lock().unwrap().accepts[node].is_empty()
+    }
+
+    pub fn accept(self: &Arc<Self>, node: usize) -> Option<Arc<SimTransport>> {
+        let end = self.state.lock().unwrap().accepts[node].pop_front()?;
+        Some(Arc::new(SimTransport { net: self.clone(), end }))
+    }
+
+    pub fn watch(&self, end: usize, thread: Thread, token: (u32, u32)) {
+        let s = &mut *self.state.lock().unwrap();
+        s.ends[end].watchers.retain(|(t, _)| *t != thread);
+        s.ends[end].watchers.push((thread, token));
+        if s.readable(end) || s.writable(end) {
+            let ready = s.ready.entry(thread).or_default();
+            if !ready.contains(&end) {
+                ready.push(end);
+            }
+            s.stirred.push(thread);
+        }
+    }
+
+    pub fn unwatch(&self, end: usize, thread: Thread) {
+        let s = &mut *self.state.lock().unwrap();
+        s.ends[end].watchers.retain(|(t, _)| *t != thread);
+        if let Some(ready) = s.ready.get_mut(&thread) {
+            ready.retain(|e| *e != end);
+        }
+    }
+
+    /// What a poll of this thread returns now, without waiting.
+    pub fn poll(&self, thread: Thread) -> Vec<Readiness> {
+        let s = &mut *self.state.lock().unwrap();
+        let ready = s.ready.get_mut(&thread).map(std::mem::take).unwrap_or_default();
+        ready
+            .into_iter()
+            .filter_map(|end| {
+                let token = s.ends[end].watchers.iter().find(|(t, _)| *t == thread)?.1;
+                let (readable, writable) = (s.readable(end), s.writable(end));
+                (readable || writable).then_some(Readiness { end, token, readable, writable })
+            })
+            .collect()
+    }
+
+    pub fn has_ready(&self, thread: Thread) -> bool {
+        self.state.lock().unwrap().ready.get(&thread).is_some_and(|r| !r.is_empty())
+    }
+
+    /// Threads whose pollers have something new.
+    pub fn take_stirred(&self) -> Vec<Thread> {
+        std::mem::take(&mut self.state.lock().unwrap().stirred)
+    }
+
+    pub fn on_deliver(&self, from: usize) {
+        let s = &mut *self.state.lock().unwrap();
+        let now = self.clock.ns();
+        if s.pipes[from].frozen_until > now {
+            self.agenda.add(s.pipes[from].frozen_until, Event::Deliver(from));
+            return;
+        }
+        let to = from ^ 1;
+        let mut any = false;
+        while s.pipes[from].flight.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, part)) = s.pipes[from].flight.pop_front() else { break };
+            match part {
+                _ if s.ends[to].reset => {}
+                Some(bytes) if s.ends[to].shut => {
+                    // Nobody reads there any more, and the kernel says so.
+                    s.pipes[from].used -= bytes.len();
+                    let at = now + s.latency();
+                    self.agenda.add(at, Event::Reset(from));
+                }
+                Some(bytes) => s.pipes[from].arrived.extend(bytes),
+                None => s.pipes[from].ended = true,
+            }
+            any = true;
+        }
+        if any {
+            s.edge(to);
+        }
+    }
+
+    pub fn on_acknowledge(&self, writer: usize, bytes: usize) {
+        let s = &mut *self.state.lock().unwrap();
+        let capacity = s.shape.capacity;
+        let pipe = &mut s.pipes[writer];
+        pipe.used = pipe.used.saturating_sub(bytes);
+        // As Linux does: room is told when a third of the buffer is free.
+        if pipe.starved && pipe.used <= capacity - capacity.div_ceil(3) {
+            pipe.starved = false;
+            s.edge(writer);
+        }
+    }
+
+    pub fn on_reset(&self, end: usize) {
+        let s = &mut *self.state.lock().unwrap();
+        if !s.ends[end].reset {
+            s.ends[end].reset = true;
+            s.pipes[end ^ 1].arrived.clear();
+            s.edge(end);
+        }
+    }
+
+    pub fn set_lane(&self, end: usize, lane: LaneOf) {
+        self.state.lock().unwrap().lanes[end / 2] = lane;
+    }
+
+    /// Connections that live now, with their lanes.
+    pub fn living(&self) -> Vec<(usize, LaneOf)> {
+        let s = self.state.lock().unwrap();
+        (0..s.lanes.len())
+            .filter(|c| [2 * c, 2 * c + 1].iter().all(|e| !s.ends[*e].shut && !s.ends[*e].reset && !s.ends[*e].refused))
+            .map(|c| (c, s.lanes[c]))
+            .collect()
+    }
+
+    /// Both ends find out soon, whatever is under way is lost.
+    pub fn cut(&self, connection: usize) {
+        let s = &mut *self.state.lock().unwrap();
+        let now = self.clock.ns();
+        for end in [2 * connection, 2 * connection + 1] {
+            s.pipes[end].flight.clear();
+            let at = now + s.latency();
+            self.agenda.add(at, Event::Reset(end));
+        }
+    }
+
+    /// Nothing of what `end` writes arrives, nor does it hear what its reader took, until then.
+    pub fn freeze(&self, end: usize, until: u64) {
+        let s = &mut *self.state.lock().unwrap();
+        s.pipes[end].frozen_until = s.pipes[end].frozen_until.max(until);
+    }
+
+    /// Dials are refused until then.
+    pub fn refuse(&self, until: u64) {
+        self.state.lock().unwrap().refusing_until = until;
+    }
+
+    /// No freeze lasts longer than now.
+    pub fn heal(&self) {
+        let s = &mut *self.state.lock().unwrap();
+        let now = self.clock.ns();
+        s.refusing_until = 0;
+        for end in 0..s.pipes.len() {
+            let latency = s.latency();
+            let pipe = &mut s.pipes[end];
+            if pipe.frozen_until > now {
+                pipe.frozen_until = now;
+                for (at, _) in &mut pipe.flight {
+                    *at = (*at).min(now + latency);
+                }
+                pipe.last_at = now + latency;
+                self.agenda.add(now + latency, Event::Deliver(end));
+            }
+        }
+    }
+
+    /// Whether nothing is under way on any connection that lives.
+    pub fn is_idle(&self) -> bool {
+        let s = self.state.lock().unwrap();
+        let idle = |end: usize| {
+            let (e, p) = (&s.ends[end ^ 1], &s.pipes[end]);
+            e.shut || e.reset || (p.flight.is_empty() && p.arrived.is_empty())
+        };
+        (0..s.ends.len()).all(idle)
+    }
+
+    fn close(&self, end: usize, dropped: bool) {
+        let s = &mut *self.state.lock().unwrap();
+        if s.ends[end].shut || s.ends[end].reset && dropped {
+            return;
+        }
+        s.ends[end].shut = true;
+        s.edge(end);
+        let unread = !s.pipes[end ^ 1].arrived.is_empty();
+        let latency = s.latency();
+        let now = self.clock.ns();
+        if (dropped && unread) || s.rng.below(3) == 0 {
+            s.pipes[end].flight.clear();
+            self.agenda.add(now + latency, Event::Reset(end ^ 1));
+        } else {
+            let pipe = &mut s.pipes[end];
+            let at = (now + latency).max(pipe.last_at).max(pipe.frozen_until);
+            pipe.last_at = at;
+            pipe.flight.push_back((at, None));
+            self.agenda.add(at, Event::Deliver(end));
+        }
+    }
+}
+
+impl fmt::Debug for SimTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "end {}", self.end)
+    }
+}
+
+impl Transport for SimTransport {
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let s = &mut *self.net.state.lock().unwrap();
+        let (own, other) = (self.end, self.end ^ 1);
+        if s.ends[own].shut {
+            return Ok(0);
+        }
+        if s.ends[own].reset {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
+        let pipe = &mut s.pipes[other];
+        if pipe.arrived.is_empty() {
+            return if pipe.ended { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
+        }
+        let n = buf.len().min(pipe.arrived.len());
+        for (to, from) in buf.iter_mut().zip(pipe.arrived.drain(..n)) {
+            *to = from;
+        }
+        let at = (self.net.clock.ns() + s.latency()).max(s.pipes[own].frozen_until);
+        self.net.agenda.add(at, Event::Acknowledge(other, n));
+        Ok(n)
+    }
+
+    fn write(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let s = &mut *self.net.state.lock().unwrap();
+        let end = self.end;
+        if s.ends[end].shut || s.ends[end].reset {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        let asked: usize = bufs.iter().map(|b| b.len()).sum();
+        let free = s.shape.capacity - s.pipes[end].used;
+        if free == 0 || !s.ends[end].established {
+            s.pipes[end].starved = true;
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let mut n = asked.min(free);
+        if n > 1 && s.rng.below(4) == 0 {
+            n = 1 + s.rng.below(n as u64) as usize;
+        }
+        let mut bytes = Vec::with_capacity(n);
+        for buf in bufs {
+            let rest = n - bytes.len();
+            bytes.extend_from_slice(&buf[..buf.len().min(rest)]);
+        }
+        let at = self.net.clock.ns() + s.latency();
+        let pipe = &mut s.pipes[end];
+        let at = at.max(pipe.last_at).max(pipe.frozen_until);
+        pipe.last_at = at;
+        pipe.used += n;
+        pipe.flight.push_back((at, Some(bytes)));
+        self.net.agenda.add(at, Event::Deliver(end));
+        Ok(n)
+    }
+
+    fn shutdown(&self) {
+        self.net.close(self.end, false);
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for SimTransport {
+    fn drop(&mut self) {
+        self.net.close(self.end, true);
+    }
+}
