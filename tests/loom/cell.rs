@@ -1,6 +1,7 @@
 //! The cell pool.
 
-use super::{Arc, model, thread};
+use super::Arc;
+use super::race::{both_orders, race2, race3, six_orders};
 use afflux::base::id::CellId;
 use afflux::base::time::Instant;
 use afflux::sync::cell::{CellList, CellPool, CellState, Notify, Terms};
@@ -73,15 +74,10 @@ impl Wake for Wakes {
 
 #[test]
 fn reply_against_expiry() {
-    model(|| {
+    both_orders(|order| {
         let pool = pool(1);
         let id = claimed(&pool, terms(1));
-        let backstop = {
-            let pool = pool.clone();
-            thread::spawn(move || expire(&pool))
-        };
-        let replied = pool.finish_claimed(id, End::Reply).is_ok();
-        let expired = backstop.join().unwrap();
+        let (replied, expired) = race2(order, &pool, move |pool| pool.finish_claimed(id, End::Reply).is_ok(), expire);
         assert_eq!(usize::from(replied) + expired, 1);
         assert_eq!(pool.take(id), Some(if replied { End::Reply } else { End::Expired(None) }));
         assert_all_free(&pool);
@@ -90,20 +86,16 @@ fn reply_against_expiry() {
 
 #[test]
 fn claim_by_the_shard_against_expiry_and_cancel() {
-    model(|| {
+    six_orders(|order| {
         let (pool, payload) = (pool(1), Payload::default());
         let id = waiting(&pool, &payload);
-        let backstop = {
-            let pool = pool.clone();
-            thread::spawn(move || expire(&pool))
-        };
-        let shard = {
-            let pool = pool.clone();
-            thread::spawn(move || pool.claim(id).map(|_sent| pool.finish_claimed(id, End::Reply).is_ok()))
-        };
-        let cancelled = pool.finish_waiting(id, End::Cancelled);
-        let expired = backstop.join().unwrap();
-        let claimed = shard.join().unwrap();
+        let (claimed, cancelled, expired) = race3(
+            order,
+            &pool,
+            move |pool| pool.claim(id).map(|_sent| pool.finish_claimed(id, End::Reply).is_ok()),
+            move |pool| pool.finish_waiting(id, End::Cancelled),
+            move |pool| usize::from(pool.finish(id, End::Expired)),
+        );
         match pool.take(id).unwrap() {
             End::Reply => assert_eq!((claimed, expired, cancelled), (Some(true), 0, false)),
             // Expired on its way, or before: only then there is something to give back.
@@ -121,100 +113,104 @@ fn claim_by_the_shard_against_expiry_and_cancel() {
 
 #[test]
 fn the_end_against_first_poll_and_re_poll() {
-    model(|| {
+    both_orders(|order| {
         let pool = pool(1);
         let id = claimed(&pool, terms(9));
-        let (first, second) = <(std::sync::Arc<Wakes>, std::sync::Arc<Wakes>)>::default();
-        let ending = {
-            let pool = pool.clone();
-            thread::spawn(move || pool.finish_claimed(id, End::Reply))
-        };
-        for wakes in [&first, &second] {
-            assert!(pool.set_notify(id, Notify::Waker(wakes.clone().into())));
-        }
-        assert_eq!(ending.join().unwrap(), Ok(()));
-        assert_eq!(second.0.load(Ordering::Relaxed), 1, "the last one registered must be woken");
-        assert!(first.0.load(Ordering::Relaxed) <= 1);
-        assert_eq!(std::sync::Arc::strong_count(&first), 1);
+        let wakes = <[std::sync::Arc<Wakes>; 2]>::default();
+        let wakers = wakes.clone();
+        let ((), ended) = race2(
+            order,
+            &pool,
+            move |pool| {
+                for wakes in wakers {
+                    assert!(pool.set_notify(id, Notify::Waker(wakes.into())));
+                }
+            },
+            move |pool| pool.finish_claimed(id, End::Reply),
+        );
+        assert_eq!(ended, Ok(()));
+        assert_eq!(wakes[1].0.load(Ordering::Relaxed), 1, "the last one registered must be woken");
+        assert!(wakes[0].0.load(Ordering::Relaxed) <= 1);
+        assert!(wakes.iter().all(|wakes| std::sync::Arc::strong_count(wakes) == 1));
         assert_eq!(pool.take(id), Some(End::Reply));
     });
 }
 
 #[test]
 fn dropping_the_last_holder_against_reply_and_expiry() {
-    model(|| {
+    six_orders(|order| {
+        let pool = pool(1);
+        let id = claimed(&pool, terms(9));
+        let (replied, detached, expired) = race3(
+            order,
+            &pool,
+            move |pool| pool.finish_claimed(id, End::Reply).is_ok(),
+            move |pool| pool.detach(id),
+            move |pool| usize::from(pool.finish(id, End::Expired)),
+        );
+        assert_eq!((expired + usize::from(replied), detached), (1, true));
+        assert_eq!(pool.state(id), None);
+        assert_all_free(&pool);
+    });
+}
+
+#[test]
+fn dropping_the_last_holder_against_a_sweep() {
+    both_orders(|order| {
         let (pool, payload) = (pool(1), Payload::default());
         let id = waiting(&pool, &payload);
-        let backstop = {
-            let pool = pool.clone();
-            thread::spawn(move || expire(&pool))
-        };
-        let holder = {
-            let pool = pool.clone();
-            thread::spawn(move || assert!(pool.detach(id)))
-        };
-        let replied = pool.claim(id).map(|_sent| pool.finish_claimed(id, End::Reply).is_ok());
-        holder.join().unwrap();
-        // Claimed and expired, replied, or expired before: one end.
-        assert_eq!(backstop.join().unwrap() + usize::from(replied == Some(true)), 1);
-        assert_eq!(pool.state(id), None);
-        assert_eq!(Payload::strong_count(&payload), 1);
+        assert_eq!(race2(order, &pool, move |pool| pool.detach(id), expire), (true, 1));
+        assert_eq!((pool.state(id), Payload::strong_count(&payload)), (None, 1));
         assert_all_free(&pool);
     });
 }
 
 #[test]
 fn lapse_against_take() {
-    model(|| {
+    both_orders(|order| {
         let pool = pool(1);
         let id = claimed(&pool, terms(1));
         assert_eq!(pool.finish_claimed(id, End::Reply), Ok(()));
-        let backstop = {
-            let pool = pool.clone();
-            thread::spawn(move || {
-                pool.sweep(Instant(1), |id, _, _| {
-                    let _cut = pool.lapse(id, |_| End::Late);
-                })
-            })
-        };
-        let taken = pool.take(id);
-        backstop.join().unwrap();
-        assert!(matches!(taken, Some(End::Reply | End::Late)), "{taken:?}");
+        let (taken, cut) = race2(order, &pool, move |pool| pool.take(id), move |pool| pool.lapse(id, |_| End::Late));
+        assert_eq!(taken, Some(if cut { End::Late } else { End::Reply }));
         assert_all_free(&pool);
     });
 }
 
 #[test]
 fn a_late_reply_against_the_next_use_of_the_place() {
-    model(|| {
+    both_orders(|order| {
         let pool = pool(1);
         let old = claimed(&pool, terms(9));
         assert!(pool.finish(old, End::Expired));
-        let late = {
-            let pool = pool.clone();
-            thread::spawn(move || pool.finish_claimed(old, End::Late))
-        };
-        assert_eq!(pool.take(old), Some(End::Expired(None)));
-        let new = claimed(&pool, Terms { tag: 8, ..terms(9) });
-        assert_eq!((pool.tag(new), pool.tag(old)), (Some(8), None));
-        assert_eq!(late.join().unwrap(), Err(End::Late));
-        assert_eq!(pool.state(new), Some(CellState::Claimed));
+        let (late, new) = race2(
+            order,
+            &pool,
+            move |pool| pool.finish_claimed(old, End::Late),
+            move |pool| {
+                assert_eq!(pool.take(old), Some(End::Expired(None)));
+                claimed(pool, Terms { tag: 8, ..terms(9) })
+            },
+        );
+        assert_eq!(late, Err(End::Late));
+        assert_eq!((pool.state(new), pool.tag(new), pool.tag(old)), (Some(CellState::Claimed), Some(8), None));
     });
 }
 
 #[test]
 fn a_stale_reader_sees_its_own_or_nothing() {
-    model(|| {
+    both_orders(|order| {
         let pool = pool(1);
         let old = claimed(&pool, terms(9));
-        let reader = {
-            let pool = pool.clone();
-            thread::spawn(move || (pool.deadline(old), pool.tag(old)))
-        };
-        assert!(pool.finish(old, End::Expired));
-        assert!(pool.take(old).is_some());
-        claimed(&pool, Terms { tag: 8, ..terms(10) });
-        let (deadline, tag) = reader.join().unwrap();
+        let ((deadline, tag), ()) = race2(
+            order,
+            &pool,
+            move |pool| (pool.deadline(old), pool.tag(old)),
+            move |pool| {
+                assert!(pool.finish(old, End::Expired) && pool.take(old).is_some());
+                claimed(pool, Terms { tag: 8, ..terms(10) });
+            },
+        );
         assert!(deadline.is_none_or(|deadline| deadline == Instant(9)));
         assert!(tag.is_none_or(|tag| tag == 7));
     });
@@ -222,35 +218,28 @@ fn a_stale_reader_sees_its_own_or_nothing() {
 
 #[test]
 fn a_done_list_against_a_holder_who_is_faster() {
-    model(|| {
+    six_orders(|order| {
         let pool = pool(1);
-        let id = claimed(&pool, Terms { notify: Notify::List(0), ..terms(9) });
-        let ending = {
-            let pool = pool.clone();
-            thread::spawn(move || assert!(pool.finish_claimed(id, End::Reply).is_ok()))
-        };
-        let shard = {
-            let pool = pool.clone();
-            thread::spawn(move || pool.drain(pool.done(0)).map(|entry| entry.id).collect::<Vec<_>>())
-        };
-        let mut told = Vec::new();
-        if pool.take(id).is_some() {
-            // Free already, if the shard has found it; then the next operation starts here.
-            if let Some(place) = pool.alloc() {
+        let listed = || Terms { notify: Notify::List(0), ..terms(9) };
+        let id = claimed(&pool, listed());
+        let (next, (), mut drained) = race3(
+            order,
+            &pool,
+            move |pool| {
+                pool.take(id)?;
+                // Free already if the shard has found it; then the next operation starts here.
+                let place = pool.alloc()?;
                 let next = place.id();
-                place.publish_claimed(Terms { notify: Notify::List(0), ..terms(9) });
+                place.publish_claimed(listed());
                 assert!(pool.finish_claimed(next, End::Reply).is_ok());
-                told.push(next);
-            }
-        }
-        ending.join().unwrap();
-        told.push(id);
-        let mut drained = shard.join().unwrap();
-        drained.extend(pool.drain(pool.done(0)).map(|entry| entry.id));
-        told.sort_unstable_by_key(|id| id.generation);
-        drained.sort_unstable_by_key(|id| id.generation);
-        assert_eq!(drained, told, "each is told once");
-        for id in told {
+                Some(next)
+            },
+            move |pool| assert!(pool.finish_claimed(id, End::Reply).is_ok()),
+            |pool| pool.pop(pool.done(0)).into_iter().map(|entry| entry.id).collect::<Vec<_>>(),
+        );
+        drained.extend(pool.drain(pool.done(0)).take(3).map(|entry| entry.id));
+        assert_eq!(drained, [Some(id), next].into_iter().flatten().collect::<Vec<_>>(), "each is told once");
+        for id in drained {
             pool.take(id);
         }
         assert_all_free(&pool);
@@ -259,84 +248,75 @@ fn a_done_list_against_a_holder_who_is_faster() {
 
 #[test]
 fn an_inbox_against_pruning() {
-    model(|| {
-        let (pool, payload) = (pool(2), Payload::default());
-        let inbox = Arc::new(CellList::inbox());
+    six_orders(|order| {
+        let (pool, payload) = (CellPool::new(2, 0, |_| ()), Payload::default());
         let [over, next] = [(); 2].map(|()| waiting(&pool, &payload));
-        pool.push(&inbox, over);
+        let shared = Arc::new((pool, CellList::inbox()));
+        let (pool, inbox) = &*shared;
+        pool.push(inbox, over);
         assert!(pool.finish(over, End::Expired) && pool.take(over).is_some());
-        let backstop = {
-            let (pool, inbox) = (pool.clone(), inbox.clone());
-            thread::spawn(move || {
+        let (found, _was_empty, gone) = race3(
+            order,
+            &shared,
+            |(pool, inbox)| pool.pop(inbox).map(|entry| entry.id),
+            move |(pool, inbox)| pool.push(inbox, next),
+            |(pool, inbox)| {
                 let mut gone = Vec::new();
-                pool.prune(&inbox, |entry| gone.push(entry.id));
+                pool.prune(inbox, |entry| gone.push(entry.id));
                 gone
-            })
-        };
-        let caller = {
-            let (pool, inbox) = (pool.clone(), inbox.clone());
-            thread::spawn(move || {
-                let _was_empty = pool.push(&inbox, next);
-            })
-        };
-        let mut found: Vec<_> = pool.pop(&inbox).into_iter().map(|entry| entry.id).collect();
-        caller.join().unwrap();
-        let gone = backstop.join().unwrap();
-        found.extend(pool.drain(&inbox).map(|entry| entry.id));
-        assert_eq!([gone, found].concat(), [over, next], "each is reported once, in order");
+            },
+        );
+        let left = pool.drain(inbox).take(3).map(|entry| entry.id);
+        let all: Vec<_> = gone.into_iter().chain(found).chain(left).collect();
+        assert_eq!(all, [over, next], "each is reported once, in order");
         assert!(inbox.is_empty());
     });
 }
 
 #[test]
 fn publishing_against_a_sweep() {
-    model(|| {
+    both_orders(|order| {
         let pool = pool(2);
         // Nobody holds the first one: its end leaves no bound behind.
         assert!(pool.detach(claimed(&pool, terms(1))));
-        let backstop = {
-            let pool = pool.clone();
-            thread::spawn(move || expire(&pool))
-        };
-        claimed(&pool, terms(5));
-        assert_eq!(backstop.join().unwrap(), 1);
+        let (_, expired) = race2(order, &pool, |pool| claimed(pool, terms(5)), expire);
+        assert_eq!(expired, 1);
         assert!(pool.next_deadline() <= Instant(5), "nobody would look at the new one");
     });
 }
 
 #[test]
 fn of_two_publishers_one_wakes_the_timekeeper() {
-    model(|| {
+    both_orders(|order| {
         let pool = pool(2);
-        let other = {
-            let pool = pool.clone();
-            thread::spawn(move || pool.alloc().unwrap().publish_claimed(terms(5)))
-        };
-        let first = pool.alloc().unwrap().publish_claimed(terms(4));
-        let second = other.join().unwrap();
-        assert!(first || second);
+        let publish = |deadline| move |pool: &Pool| pool.alloc().unwrap().publish_claimed(terms(deadline));
+        let (earlier, later) = race2(order, &pool, publish(4), publish(5));
+        assert!(earlier || later);
         assert_eq!(pool.next_deadline(), Instant(4));
     });
 }
 
 #[test]
 fn a_place_is_one_callers() {
-    model(|| {
+    both_orders(|order| {
         let pool = pool(3);
-        let other = {
-            let pool = pool.clone();
-            thread::spawn(move || {
+        let publish = |place: afflux::sync::cell::Place<'_, _, _>| {
+            let id = place.id();
+            place.publish_claimed(terms(9));
+            id.index
+        };
+        let (mine, theirs) = race2(
+            order,
+            &pool,
+            move |pool| publish(pool.alloc().unwrap()),
+            move |pool| {
                 let (first, second) = (pool.alloc(), pool.alloc().unwrap());
                 drop(first);
-                let id = second.id();
-                second.publish_claimed(terms(9));
-                id
-            })
-        };
-        let mine = pool.alloc().unwrap();
-        let theirs = other.join().unwrap();
+                publish(second)
+            },
+        );
         let third = pool.alloc().unwrap();
-        let mut all = [mine.id().index, theirs.index, third.id().index];
+        let mut all = [mine, theirs, third.id().index];
         all.sort_unstable();
         assert_eq!(all, [0, 1, 2]);
         assert!(pool.alloc().is_none());

@@ -18,6 +18,7 @@ mod gate;
 mod mark;
 mod page;
 mod published;
+mod race;
 mod ring;
 mod room;
 mod wake;
@@ -56,7 +57,7 @@ use harness::{Arc, Condvar, Mutex, atomic, model, thread};
 // cell_ignores_generation     sync/cell.rs        cell::a_late_reply_against_the_next_use_of_the_place
 // cell_double_terminal        sync/cell.rs        cell::reply_against_expiry
 // cell_forgets_waker          sync/cell.rs        cell::the_end_against_first_poll_and_re_poll
-// cell_reuse_linked           sync/cell.rs        cell::a_done_list_against_a_holder_who_is_faster
+// cell_reuse_linked           sync/cell.rs        cell::a_done_list_*, cell::an_inbox_against_pruning
 // cell_bound_first            sync/cell.rs        cell::publishing_against_a_sweep
 // cell_unfenced               cell/segment.rs     cell::publishing_against_a_sweep
 // cell_untagged               cell/list.rs        cell::a_place_is_one_callers
