@@ -301,8 +301,9 @@ impl ShardEngine {
         again |= self.claim(turn.claims);
         again |= self.start_jobs(turn.starts as usize);
         again |= self.write_links();
-        // A continuation whose operation ended as it was started runs in a turn of its own: the next.
-        again |= self.core.at_once_len() > 0;
+        // A continuation whose operation ended as it was started runs in a turn of its own: the next. So
+        // does the reading of a link whose queue got room in this one.
+        again |= self.core.at_once_len() > 0 || !self.readable.is_empty();
         self.core.publish_owned();
         shared.counts.delivered.add(std::mem::take(&mut self.delivered));
         port.queued.set(self.run_queue.len() as u64);
