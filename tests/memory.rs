@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 #[path = "support/mod.rs"]
+#[allow(dead_code)] // Shared with the tests of the API, which use all of it.
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};

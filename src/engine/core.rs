@@ -187,6 +187,12 @@ impl Core {
         }
     }
 
+    /// The instance on `seat` is gone, and its continuations with it: their numbers will be used again.
+    pub fn forget_continuations(&mut self, seat: u16) {
+        self.awaited.retain(|_, awaited| awaited.seat != seat);
+        self.at_once.retain(|(of, ..)| *of != seat);
+    }
+
     /// An operation has ended as it was started; its continuation runs in a turn of its own.
     pub fn end_at_once(&mut self, seat: u16, key: u32, outcome: Outcome) {
         self.at_once.push_back((seat, key, outcome));

@@ -477,8 +477,9 @@ impl ShardEngine {
         let mut n = 0;
         while n < limit {
             let Some(entry) = shared.cells.pop(shared.cells.done(shard.0)) else { break };
-            let Some(awaited) = self.core.awaited(entry.id) else { continue };
             let Some(outcome) = shared.cells.take(entry.id) else { continue };
+            // Nobody: the instance that waited was lost to a panic.
+            let Some(awaited) = self.core.awaited(entry.id) else { continue };
             let outcome = taken(&shared, outcome, awaited.since);
             self.seats[awaited.seat as usize].resume(&mut self.core, awaited.key, outcome);
             n += 1;

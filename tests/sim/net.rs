@@ -336,7 +336,9 @@ impl Net {
             if !reader.shut && !reader.reset && !(p.flight.is_empty() && p.arrived.is_empty()) {
                 let (lane, by) = (s.lanes[end / 2], &reader.watchers);
                 let (unread, flight) = (p.arrived.len(), p.flight.len());
-                left.push(format!("{lane:?} lane, end {end}: {unread} bytes unread by {by:?}, {flight} parts in flight"));
+                left.push(format!(
+                    "{lane:?} lane, end {end}: {unread} bytes unread by {by:?}, {flight} parts in flight"
+                ));
             }
         }
         left
