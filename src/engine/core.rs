@@ -63,6 +63,10 @@ impl std::fmt::Debug for Core {
     }
 }
 
+/// What a shard owns at most without the others' knowing: added to `max_owned_bytes` by each shard
+/// that is in the middle of a turn.
+const OWNED_UNTOLD: u64 = 64 << 10;
+
 impl Core {
     /// The core of `shard`, with nothing started.
     pub fn new(shared: Arc<HostShared>, shard: ShardId) -> Self {
@@ -89,10 +93,14 @@ impl Core {
         &self.shared
     }
 
-    /// A record was claimed: its bytes are this host's until it is finished.
+    /// A record was claimed: its bytes are this host's until it is finished. Many of them are told at
+    /// once: the turn may end in a handler that does not return.
     #[inline]
     pub fn own(&mut self, charge: u64) {
         self.owned += charge;
+        if self.owned >= OWNED_UNTOLD {
+            self.publish_owned();
+        }
     }
 
     /// A record is finished.
