@@ -288,6 +288,9 @@ impl ShardEngine {
         self.core.publish_owned();
         shared.counts.delivered.add(std::mem::take(&mut self.delivered));
         port.queued.set(self.run_queue.len() as u64);
+        // A claim let a parked link go on, or an operation ended as a handler started it: nobody else
+        // will wake this shard for either.
+        again |= !self.readable.is_empty() || self.core.at_once_len() > 0;
         Turn { again, moved, next }
     }
 

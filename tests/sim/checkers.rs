@@ -269,8 +269,7 @@ pub fn not_at_rest(node: &Node) -> Vec<String> {
         ("callers' room", shared.callers_room.ops().into()),
         ("request slots", shared.slots.ops().into()),
         ("reply hold", shared.hold.bytes()),
-        ("owned records", shared.owned.ops().into()),
-        ("owned bytes", shared.owned.bytes()),
+        ("owned bytes", shared.owned.get()),
         ("oversize draws", shared.oversize.ops().into()),
         ("replies not taken", shared.replies.ops().into()),
         ("reply bytes not taken", shared.replies.bytes()),
@@ -291,6 +290,7 @@ pub fn not_at_rest(node: &Node) -> Vec<String> {
         left.push(("links that are down", u64::from(!target.is_up())));
     }
     left.push(("links that were never dialled successfully", u64::from(!node.all_up())));
+    left.push(("threads that do not sleep", node.awake().into()));
     left.retain(|(_, n)| *n != 0);
     left.into_iter().map(|(what, n)| format!("node {}: {what}: {n}", node.at)).collect()
 }

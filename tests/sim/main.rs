@@ -132,6 +132,8 @@ impl World {
             rng,
             swarm,
         };
+        let verbose = number("AFFLUX_SEED").is_some();
+        world.nodes.iter_mut().for_each(|n| n.verbose = verbose);
         world.begin();
         world
     }
@@ -155,7 +157,7 @@ impl World {
             };
             self.callers.push(Caller { node, to, channel, slow: choice == 1, origin: i as u32 });
             // Some begin before anything is connected.
-            let when = self.rng.below(5 * MS);
+            let when = if self.rng.below(3) == 0 { 0 } else { 5 * MS } + self.rng.below(5 * MS);
             self.agenda.add(when, Event::Call(i));
         }
         let faults = &self.swarm.faults;
@@ -407,11 +409,11 @@ impl World {
             self.net.heal();
         }
         if let Some(since) = self.load_over {
-            let left = match outstanding + self.stage.kept() {
-                0 => self.nodes.iter().flat_map(not_at_rest).collect(),
+            let left: Vec<String> = match outstanding + self.stage.kept() {
+                0 => self.nodes.iter().flat_map(not_at_rest).chain(self.net.under_way()).collect(),
                 _ => vec![format!("{outstanding} operations, {} kept responders", self.stage.kept())],
             };
-            if left.is_empty() && self.net.is_idle() {
+            if left.is_empty() {
                 return true;
             }
             if now > since + REST {
