@@ -87,6 +87,7 @@ pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
 fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Writer<Record>, Post>) {
     loop {
         held.drain_posts(|writer, post| match post {
+            // 0 is no link: the request came on one that was lost before it was claimed.
             Post::Reply { link, record } if link == writer.link && link != 0 => stage_reply(target, writer, record),
             // What was answered over a link that is gone has nobody who waits for it any more.
             Post::Reply { record, .. } => {
