@@ -362,10 +362,6 @@ impl Coverage {
         }
     }
 
-    pub fn count(&self, what: &str) -> u64 {
-        self.0.get(what).copied().unwrap_or(0)
-    }
-
     pub fn print(&self) {
         for (what, n) in &self.0 {
             let mark = if *n == 0 { "NEVER" } else { "" };

@@ -333,7 +333,8 @@ impl Net {
         let mut left = Vec::new();
         for (end, p) in s.pipes.iter().enumerate() {
             let reader = &s.ends[end ^ 1];
-            if !reader.shut && !reader.reset && !(p.flight.is_empty() && p.arrived.is_empty()) {
+            let nothing = p.flight.is_empty() && p.arrived.is_empty();
+            if !(reader.shut || reader.reset || nothing) {
                 let (lane, by) = (s.lanes[end / 2], &reader.watchers);
                 let (unread, flight) = (p.arrived.len(), p.flight.len());
                 left.push(format!(
