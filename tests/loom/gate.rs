@@ -73,7 +73,7 @@ fn a_grant_against_the_cancel_of_its_ticket() {
         assert_eq!(gate.acquire(S0, 1, NOW), 1);
         let Waited::Ticket(first) = gate.wait(S1, NOW, NOW) else { panic!() };
         let Waited::Ticket(_second) = gate.wait(S2, NOW, NOW) else { panic!() };
-        let (cancelled, ()) = race2(order, &gate, |gate| gate.cancel(first), |gate| release(gate, S0, 1));
+        let (cancelled, ()) = race2(order, &gate, move |gate| gate.cancel(first), |gate| release(gate, S0, 1));
         match cancelled {
             Cancelled::Unlinked => assert_eq!((gate.take_grants(S1), gate.take_grants(S2)), (0, 1)),
             Cancelled::Granted => {
