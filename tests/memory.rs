@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 #[path = "support/mod.rs"]
+#[allow(dead_code)] // Shared with the tests of the API, which use all of it.
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -20,8 +21,7 @@ use bytes::Bytes;
 
 use support::proxy::Proxy;
 use support::{
-    Door, address, asked, client_of, connected, kept, link, serving, small, told, until, until_or, until_status,
-    watch_for,
+    Door, address, asked, client_of, connected, kept, link, small, told, until, until_or, until_status, watch_for,
 };
 
 const LONG: Duration = Duration::from_secs(300);
@@ -100,8 +100,8 @@ fn payload(size: usize) -> Bytes {
     Bytes::from(vec![0xA5_u8; size])
 }
 
-/// Sends until the queue of `host`'s one link takes no more; returns how many it took.
-fn fill(host: &Host, channel: &Channel, size: usize) -> u64 {
+/// Sends until the queue takes no more; returns how many it took.
+fn fill(channel: &Channel, size: usize) -> u64 {
     let (mut n, mut refused) = (0, 0);
     until(|| {
         match channel.try_send("", payload(size)) {
@@ -118,8 +118,6 @@ fn fill(host: &Host, channel: &Channel, size: usize) -> u64 {
         }
         refused > 3
     });
-    // From the ring to the queue.
-    until(|| host.status().shards.iter().all(|s| s.queued == 0) && !link(host).peer.is_empty());
     n
 }
 
@@ -137,32 +135,32 @@ fn send_queue() {
             .send_hwm(Hwm::Bytes(ByteSize::mib(4)))
             .start()
             .unwrap();
-        let (away, door) = (client.client().node("away"), Door::shut());
+        let away = client.client().node("away");
         // What is made at first use is made.
         away.try_send("", payload(size)).unwrap();
-        settle(&client);
+        settle();
         let row = Row::begin("send queue");
-        let n = fill(&client, &away, size);
-        settle(&client);
+        let n = fill(&away, size);
+        settle();
         row.filled(size, n, link(&client).queued_bytes + n * ENTRY);
         let server = support::server("away").node_handler(told(|m, _| drop(m))).start().unwrap();
         proxy.lead_to(&server);
         until(|| link(&client).queued_bytes == 0 && link(&client).up);
-        drop((server, door));
+        drop(server);
         until(|| !link(&client).up);
         row.drained();
     }
 }
 
-/// Waits until the shards have done what they were given: two turns later they have taken their rings.
-fn settle(host: &Host) {
+/// Waits until nothing is taken or given back any more: what is under way has arrived.
+fn settle() {
     let mut seen = live();
     let mut quiet = 0;
     until(|| {
         let now = live();
         quiet = if now == seen { quiet + 1 } else { 0 };
         seen = now;
-        quiet > 40 && host.status().shards.iter().all(|s| s.queued == 0)
+        quiet > 40
     });
 }
 
@@ -183,7 +181,7 @@ fn waiting_room() {
         away.send("", "").wait().unwrap();
         drop((0..1024).map(|_| away.send("", "").timeout(LONG).submit()).collect::<Vec<_>>());
         until_status(&client, |s| s.waiting == 0);
-        settle(&client);
+        settle();
         let row = Row::begin("waiting room");
         let mut waiting = Vec::with_capacity(2000);
         let handles = 2000 * size_of::<Pending<afflux::OneWay>>() as u64;
@@ -195,7 +193,7 @@ fn waiting_room() {
             }
         }
         let n = waiting.len() as u64;
-        settle(&client);
+        settle();
         assert_eq!(u64::from(client.status().waiting), n);
         let own = n * afflux::base::unit::RECORD_OVERHEAD;
         row.filled(size, n, client.status().waiting_bytes - own + handles);
@@ -211,7 +209,7 @@ fn caller_ring() {
     let _turn = alone();
     let _dog = watch_for(LONG);
     for size in SIZES {
-        let (door, entered) = (Door::shut(), Door::shut());
+        let door = Door::shut();
         let at_door = door.clone();
         let proxy = Proxy::to_nobody();
         let host = support::server("host")
@@ -227,7 +225,7 @@ fn caller_ring() {
         away.try_send("", payload(size)).unwrap();
         caller.client().channel("block").send("", "").wait().unwrap();
         until(|| door.came() == 1);
-        settle(&host);
+        settle();
         let before = away_link(&host).queued_bytes;
         let row = Row::begin("caller ring");
         let mut n = 0;
@@ -236,7 +234,7 @@ fn caller_ring() {
         }
         let charged = away_link(&host).queued_bytes - before;
         row.filled(size, n, charged - n * afflux::base::unit::RECORD_OVERHEAD);
-        drop((key, caller, entered, host));
+        drop((key, caller, host));
         until(|| live() < row.before);
     }
 }
@@ -269,7 +267,7 @@ fn receive_queue() {
         let first = channel.request("", "").timeout(LONG).submit();
         let first_debt = held.recv().unwrap();
         proxy.freeze(Lane::Application);
-        settle(&client);
+        settle();
         channel.try_send("", payload(size)).unwrap();
         let row = Row::begin("receive queue");
         let mut sent = 0;
@@ -282,7 +280,7 @@ fn receive_queue() {
         proxy.thaw(Lane::Application);
         until_or(|| server.status().received == n + 2, || format!("{:?}", server.status().received));
         until(|| link(&client).queued_bytes == 0 && link(&client).waiting == 0);
-        settle(&server);
+        settle();
         // The client's own table of records has grown and is empty; its part is told by `drained`.
         row.filled(size, n, n * (charge + ENTRY));
         first_debt.0.reply("");
@@ -311,7 +309,7 @@ fn replies() {
         make.request("", "").wait().unwrap();
         let mut pending: Vec<Pending<TwoWay>> = Vec::with_capacity(16_384);
         proxy.freeze(Lane::Completion);
-        settle(&client);
+        settle();
         let row = Row::begin("replies");
         let mut n = 0;
         while server.status().reply_bytes + (size as u64) + 64 <= 4 << 20 && n < 16_000 {
@@ -319,7 +317,7 @@ fn replies() {
             pending.push(make.request("", "").timeout(LONG).submit());
             until_status(&server, |s| s.delivered == n + 1 && s.owned_bytes == 0);
         }
-        settle(&server);
+        settle();
         let bytes = server.status().reply_bytes;
         row.filled(size, n, bytes + bytes / (size as u64 + 64) * ENTRY);
         proxy.thaw(Lane::Completion);
@@ -347,12 +345,12 @@ fn reply_hold() {
         // The first turn of all tables.
         (0..500).for_each(|_| pending.push(make.request("", "").timeout(LONG).submit()));
         pending.drain(..).for_each(|p| drop(p.wait().unwrap()));
-        settle(&client);
+        settle();
         let row = Row::begin("reply hold");
         (0..500).for_each(|_| pending.push(make.request("", "").timeout(LONG).submit()));
         until_status(&client, |s| s.requests == 0);
         until_status(&server, |s| s.owned_bytes == 0 && s.reply_bytes == 0);
-        settle(&client);
+        settle();
         let status = client.status();
         let large = size > 2048;
         assert_eq!(status.reply_hold_bytes, if large { 500 * size as u64 } else { 0 });
@@ -372,33 +370,23 @@ fn oversize() {
     let _dog = watch_for(LONG);
     const SIZE: usize = 8 << 20;
     let (keep, held) = kept();
-    let door = Door::shut();
-    let at_door = door.clone();
-    let server = support::server("server")
-        .receive_hwm(Hwm::Bytes(ByteSize::kib(64)))
-        .channel(
-            "in",
-            serving(
-                move |_, _| {},
-                move |m, _| {
-                    at_door.pass();
-                    drop(m);
-                },
-            ),
-        )
-        .channel("keep", keep)
-        .start()
-        .unwrap();
-    let client = connected(small("client").connect(address(&server)));
-    let key = door.key();
-    drop(held);
-    settle(&client);
-    let row = Row::begin("oversize");
-    client.client().channel("in").send("", payload(SIZE)).wait().unwrap();
-    until(|| door.came() == 1 && link(&client).queued_bytes == 0);
-    settle(&client);
-    row.filled(SIZE, 1, server.status().owned_bytes);
-    drop(key);
-    until_status(&server, |s| s.owned_bytes == 0);
-    row.drained();
+    let server =
+        support::server("server").receive_hwm(Hwm::Bytes(ByteSize::kib(64))).channel("keep", keep).start().unwrap();
+    let client = client_of(&server);
+    let keep = client.client().channel("keep");
+    for _ in 0..2 {
+        settle();
+        let row = Row::begin("oversize");
+        let pending = keep.request("", payload(SIZE)).timeout(LONG).submit();
+        let debt = held.recv().unwrap();
+        until(|| link(&client).queued_bytes == 0);
+        until_status(&server, |s| s.owned_bytes > 0);
+        settle();
+        row.filled(SIZE, 1, server.status().owned_bytes);
+        debt.0.reply("");
+        drop(debt.1);
+        pending.wait().unwrap();
+        until_status(&server, |s| s.owned_bytes == 0);
+        row.drained();
+    }
 }

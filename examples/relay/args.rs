@@ -6,6 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use afflux::base::unit::grouped;
 use clap::Parser;
 
 use crate::input::{self, Source};
@@ -100,11 +101,12 @@ impl Settings {
         let repeat = faults.number("--repeat", &args.repeat, 1, u32::MAX.into());
         let outstanding = faults.number("--outstanding", &args.outstanding, 1, 65_536);
         let seconds = faults.seconds(&args.seconds);
-        // The hosts' own rules judge these, once they are numbers at all.
+        // The hosts' own rules judge these. What is no number breaks them as 0 does.
+        let number = |text: &Option<String>| text.as_ref().map(|text| text.parse().unwrap_or(0));
         let sizes = Sizes {
-            shards: faults.number("--shards", &args.shards, 0, u64::MAX),
-            jobs: faults.number("--jobs", &args.jobs, 0, u64::MAX),
-            connections: faults.number("--connections", &args.connections, 0, u64::MAX),
+            shards: number(&args.shards),
+            jobs: number(&args.jobs),
+            connections: number(&args.connections),
             outstanding: outstanding.unwrap_or(256),
         };
         faults.hosts(args, &sizes);
@@ -147,11 +149,7 @@ impl Faults {
         let text = text.as_ref()?;
         let number = text.parse().ok().filter(|n| (low..=high).contains(n));
         if number.is_none() {
-            let rule = match (low, high) {
-                (0, u64::MAX) => "must be a whole number".into(),
-                _ => format!("must be a whole number in {low}..={high}"),
-            };
-            self.say(option, text, rule);
+            self.say(option, text, format!("must be {}..={}", grouped(low), grouped(high)));
         }
         number
     }

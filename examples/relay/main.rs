@@ -19,6 +19,7 @@
 mod args;
 mod audit;
 mod input;
+mod interrupt;
 mod load;
 mod memory;
 mod progress;
@@ -38,8 +39,6 @@ use std::time::Duration;
 use afflux::Host;
 use clap::Parser;
 use crossbeam_channel::bounded;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use args::{Args, Settings};
 use audit::audit;
@@ -80,11 +79,7 @@ fn main() -> ExitCode {
 fn run(settings: Settings) -> Result<Vec<String>, Box<dyn Error>> {
     let Settings { sources, key, rounds, seconds, sizes, store, fresh, out, json } = settings;
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // The second one does not wait for the drain.
-        flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())?;
-        flag::register(signal, stop.clone())?;
-    }
+    interrupt::listen(stop.clone())?;
     std::fs::create_dir_all(&out)?;
     let store = Store::open(&store, fresh, key)?;
     let inputs = store.number(sources.iter().map(|source| source.identity()))?;

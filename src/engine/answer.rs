@@ -183,6 +183,7 @@ pub fn expired(shared: &Arc<HostShared>, id: CellId, now: Instant) {
     shared.leave_room(&op);
     shared.counts.reply_room_refused.add(1);
     if let Some(target) = &op.target {
+        target.reply_waiters.lock().retain(|waiting| *waiting != id);
         let error = shared.waiting_error(ErrorKind::DeadlineExceeded, Detail::ReplyRoom, &op, now);
         let record = op.record;
         let text = error.to_string();

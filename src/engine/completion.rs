@@ -803,7 +803,8 @@ impl CompletionEngine {
         let Some(up) = self.ups.remove(&id) else { return };
         let target = up.target;
         target.link.set(0);
-        up.application.shutdown();
+        // Its owner reads what the peer sent before the end, and then ends it.
+        up.application.finish();
         if let Some(conn) = up.completion.and_then(|key| self.remove(key))
             && let Some(transport) = conn.transport
         {

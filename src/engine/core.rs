@@ -63,6 +63,10 @@ impl std::fmt::Debug for Core {
     }
 }
 
+/// What a shard owns at most without the others' knowing: added to `max_owned_bytes` by each shard
+/// that is in the middle of a turn.
+const OWNED_UNTOLD: u64 = 64 << 10;
+
 impl Core {
     /// The core of `shard`, with nothing started.
     pub fn new(shared: Arc<HostShared>, shard: ShardId) -> Self {
@@ -89,10 +93,14 @@ impl Core {
         &self.shared
     }
 
-    /// A record was claimed: its bytes are this host's until it is finished.
+    /// A record was claimed: its bytes are this host's until it is finished. Many of them are told at
+    /// once: the turn may end in a handler that does not return.
     #[inline]
     pub fn own(&mut self, charge: u64) {
         self.owned += charge;
+        if self.owned >= OWNED_UNTOLD {
+            self.publish_owned();
+        }
     }
 
     /// A record is finished.
@@ -185,6 +193,12 @@ impl Core {
         } else {
             None
         }
+    }
+
+    /// The instance on `seat` is gone, and its continuations with it: their numbers will be used again.
+    pub fn forget_continuations(&mut self, seat: u16) {
+        self.awaited.retain(|_, awaited| awaited.seat != seat);
+        self.at_once.retain(|(of, ..)| *of != seat);
     }
 
     /// An operation has ended as it was started; its continuation runs in a turn of its own.

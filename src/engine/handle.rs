@@ -201,15 +201,14 @@ impl Handle {
             Found::Target(target, channel) => (target, record(channel)),
             Found::NotYet => {
                 let since = shared.clock.now();
-                let op = Op {
-                    target: None,
-                    address: state.addresses[order.slot].0.clone(),
-                    record: record(ChannelId::NODE),
-                    class: self.class,
-                    since,
-                    link: 0,
-                };
-                return wait(shared, op, deadline(since, order.timeout, order.inherited), waiter);
+                let deadline = deadline(since, order.timeout, order.inherited);
+                let mut record = record(ChannelId::NODE);
+                if record.kind == Kind::Request {
+                    record.expiry_ms = expiry_ms(deadline);
+                }
+                let address = state.addresses[order.slot].0.clone();
+                let op = Op { target: None, address, record, class: self.class, since, link: 0 };
+                return wait(shared, op, deadline, waiter);
             }
         };
         let too_large = record.payload.len() as u64 > shared.plan.max_message.min(target.max_message.get());

@@ -87,7 +87,8 @@ pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
 fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Writer<Record>, Post>) {
     loop {
         held.drain_posts(|writer, post| match post {
-            Post::Reply { link, record } if link == writer.link => stage_reply(target, writer, record),
+            // 0 is no link: the request came on one that was lost before it was claimed.
+            Post::Reply { link, record } if link == writer.link && link != 0 => stage_reply(target, writer, record),
             // What was answered over a link that is gone has nobody who waits for it any more.
             Post::Reply { record, .. } => {
                 shared.counts.replies_undeliverable.add(1);
@@ -95,7 +96,7 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
             }
             Post::Command { link, frame } => {
                 // Refused: too many wait. Whoever tells states by commands tells them again.
-                let _told = link == writer.link && writer.egress.push_raw(&frame);
+                let _told = link == writer.link && link != 0 && writer.egress.push_raw(&frame);
             }
             Post::Attach { link, transport } => {
                 writer.link = link;

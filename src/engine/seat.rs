@@ -154,6 +154,7 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(handler, &mut cx))) {
             count_panic(core, &panic);
             self.handler.value = None;
+            core.forget_continuations(self.seat);
             for slot in 0..self.continuations.slots.len() as u32 {
                 if let Some(waiting) = self.continuations.take(slot) {
                     // What it captured answers for itself: a responder sends an error.

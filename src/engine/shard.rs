@@ -48,6 +48,11 @@ use crate::wire::decode::{Decoder, Item};
 /// Segments of receive queues that a shard keeps for the next burst: 64 x 32 records.
 const SEGMENTS_KEPT: usize = 64;
 
+/// After the loss of a link, how much of what its peer had sent is still read, and for how long: what
+/// lies in the kernel's buffers, and one record that is under way.
+const LAST_BYTES: usize = 16 << 20;
+const LAST_TIME: Duration = Duration::from_secs(1);
+
 /// What the shell has to do with its poller after a turn.
 #[derive(Debug)]
 pub enum ShardAction {
@@ -96,6 +101,14 @@ struct Conn {
     channels: Option<Vec<u16>>,
     decoded: u64,
     last_byte: Instant,
+    ending: Option<Ending>,
+}
+
+/// The pair is lost; what the peer sent before that is read to its end, within bounds.
+#[derive(Clone, Copy)]
+struct Ending {
+    bytes_left: usize,
+    until: Instant,
 }
 
 struct Link {
@@ -158,6 +171,8 @@ pub struct ShardEngine {
     latencies: LatencySet,
     assembling: bool,
     pressure_epoch: u64,
+    /// Records in all origins.
+    unclaimed: u64,
     /// Handlers started in this turn.
     delivered: u64,
     /// Records of one age that left their queues, and are not recorded yet.
@@ -211,6 +226,7 @@ impl ShardEngine {
             latencies: LatencySet::new(),
             assembling: false,
             pressure_epoch: 0,
+            unclaimed: 0,
             delivered: 0,
             same_age: (Duration::ZERO, 0),
             last_target: None,
@@ -285,11 +301,13 @@ impl ShardEngine {
         again |= self.claim(turn.claims);
         again |= self.start_jobs(turn.starts as usize);
         again |= self.write_links();
-        // A continuation whose operation ended as it was started runs in a turn of its own: the next.
-        again |= self.core.at_once_len() > 0;
+        // A continuation whose operation ended as it was started runs in a turn of its own: the next. So
+        // does the reading of a link whose queue got room in this one.
+        again |= self.core.at_once_len() > 0 || !self.readable.is_empty();
         self.core.publish_owned();
         shared.counts.delivered.add(std::mem::take(&mut self.delivered));
         port.queued.set(self.run_queue.len() as u64);
+        port.unclaimed.set(self.unclaimed);
         Turn { again, moved, next }
     }
 
@@ -358,6 +376,8 @@ impl ShardEngine {
         let key = LinkKey { index, generation: link.generation };
         let transport = attach.transport.clone();
         link.writable = true;
+        // The connection before this one had its time.
+        self.end_connection(index);
         let now = self.core.now;
         let max = self.core.shared().plan.max_message;
         if let Some(link) = self.link(index) {
@@ -370,6 +390,7 @@ impl ShardEngine {
                 channels: Some(attach.channels),
                 decoded: 0,
                 last_byte: now,
+                ending: None,
             });
         }
         self.actions.push_back(ShardAction::Watch { link: key, transport });
@@ -380,10 +401,14 @@ impl ShardEngine {
     fn detach(&mut self, index: u32, detaching: Detaching) {
         let shared = self.core.shared().clone();
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
-        if let Some(conn) = link.conn.take_if(|c| c.link <= detaching.link) {
-            conn.transport.shutdown();
-            forget_assembly(&shared, link);
-            self.actions.push_back(ShardAction::Unwatch { transport: conn.transport });
+        if let Some(conn) = &mut link.conn
+            && conn.link <= detaching.link
+            && conn.ending.is_none()
+        {
+            conn.ending = Some(Ending { bytes_left: LAST_BYTES, until: self.core.now.after(LAST_TIME) });
+            conn.readable = true;
+            self.assembling = true;
+            self.readable.push_back(index);
         }
         let Some(mut writer) = link.target.application.try_take() else {
             // Somebody is in the middle of a write, which the shutdown ends. We are told when he lets go.
@@ -452,8 +477,9 @@ impl ShardEngine {
         let mut n = 0;
         while n < limit {
             let Some(entry) = shared.cells.pop(shared.cells.done(shard.0)) else { break };
-            let Some(awaited) = self.core.awaited(entry.id) else { continue };
             let Some(outcome) = shared.cells.take(entry.id) else { continue };
+            // Nobody: the instance that waited was lost to a panic.
+            let Some(awaited) = self.core.awaited(entry.id) else { continue };
             let outcome = taken(&shared, outcome, awaited.since);
             self.seats[awaited.seat as usize].resume(&mut self.core, awaited.key, outcome);
             n += 1;
@@ -640,7 +666,8 @@ impl ShardEngine {
 
     // ---- 4 timers
 
-    /// Ends connections whose record in assembly gets no byte while we read. Returns when to look next.
+    /// Ends connections whose record in assembly gets no byte while we read, and those of lost links whose
+    /// time is up. Returns when to look next.
     fn expire_assemblies(&mut self) -> Instant {
         let mut next = Instant::NEVER;
         if !self.assembling {
@@ -651,11 +678,12 @@ impl ShardEngine {
         for index in 0..self.links.len() {
             let Some(link) = self.links[index].as_deref() else { continue };
             let Some(conn) = &link.conn else { continue };
-            if conn.decoder.assembly().is_none() {
-                continue;
-            }
+            let due = match conn.ending {
+                Some(ending) => ending.until,
+                None if conn.decoder.assembly().is_some() => conn.last_byte.after(limit),
+                None => continue,
+            };
             self.assembling = true;
-            let due = conn.last_byte.after(limit);
             if self.core.now >= due {
                 self.lose(index as u32, "a record in assembly got no byte in time".into());
             } else {
@@ -689,6 +717,8 @@ impl ShardEngine {
         // Whatever ended the reading: what came before it is whole, and is claimed.
         if offered > 0 {
             self.core.shared().counts.received.add(u64::from(offered));
+            self.unclaimed += u64::from(offered);
+            self.core.shared().port(self.core.shard).unclaimed.set(self.unclaimed);
             self.ingress.offered(OriginKey(index), offered, self.core.now);
         }
         match outcome {
@@ -737,6 +767,12 @@ impl ShardEngine {
                         have += n;
                     }
                     budget = budget.saturating_sub(n);
+                    if let Some(ending) = &mut conn.ending {
+                        ending.bytes_left = ending.bytes_left.saturating_sub(n);
+                        if ending.bytes_left == 0 {
+                            return Err("the peer goes on sending after the link was lost".into());
+                        }
+                    }
                     conn.last_byte = self.core.now;
                     link.target.last_read_ns.set(self.core.now.0);
                     // A short read: the socket is empty, and what comes next will be told.
@@ -753,16 +789,27 @@ impl ShardEngine {
         Ok(more)
     }
 
-    /// The application connection is of no use any more: the completion thread retires the pair.
+    /// The application connection is of no use any more: the completion thread retires the pair, unless
+    /// that is how it began.
     fn lose(&mut self, index: u32, reason: String) {
-        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
-        let Some(conn) = link.conn.take() else { return };
+        let Some(conn) = self.end_connection(index) else { return };
+        if conn.ending.is_none()
+            && let Some(link) = self.links[index as usize].as_deref()
+        {
+            let lost = CompletionCommand::Lost { target: link.target.clone(), link: conn.link, reason };
+            // Should the mailbox be full: the other lane's end tells the same story.
+            let _ = self.core.shared().completion.command(lost);
+        }
+        self.reap(index);
+    }
+
+    fn end_connection(&mut self, index: u32) -> Option<Conn> {
+        let link = self.links[index as usize].as_deref_mut()?;
+        let conn = link.conn.take()?;
         conn.transport.shutdown();
         forget_assembly(self.core.shared(), link);
-        let lost = CompletionCommand::Lost { target: link.target.clone(), link: conn.link, reason };
-        self.actions.push_back(ShardAction::Unwatch { transport: conn.transport });
-        // Should the mailbox be full: the other lane's end tells the same story.
-        let _ = self.core.shared().completion.command(lost);
+        self.actions.push_back(ShardAction::Unwatch { transport: conn.transport.clone() });
+        Some(conn)
     }
 
     // ---- 6 claims
@@ -830,6 +877,7 @@ impl ShardEngine {
             shared.oversize.leave(std::mem::take(&mut link.drawn));
             shared.relieve();
         }
+        self.unclaimed -= 1;
         self.core.own(claimed.record.charge());
         let (target, at) = (link.target.clone(), link.conn.as_ref().map_or(0, |c| c.link));
         self.aged(now.since(claimed.arrived));
@@ -1078,6 +1126,7 @@ impl ShardEngine {
             }
         };
         if let Some(conn) = &mut link.conn
+            && conn.ending.is_none()
             && target.dialect == Dialect::Native
             && let Some(channels) = conn.channels.take()
         {

@@ -140,6 +140,8 @@ pub struct ShardPort {
     pub started: Gauge,
     /// The most that were ever started at once.
     pub started_peak: Gauge,
+    /// Records received and not claimed.
+    pub unclaimed: Gauge,
     /// Claimed jobs that have not started.
     pub queued: Gauge,
     /// Links attached to it.
@@ -373,6 +375,7 @@ impl HostShared {
                     turns: Gauge::default(),
                     started: Gauge::default(),
                     started_peak: Gauge::default(),
+                    unclaimed: Gauge::default(),
                     queued: Gauge::default(),
                     links: Gauge::default(),
                 }
@@ -535,7 +538,7 @@ impl HostShared {
 
     /// Whether nothing that was accepted is still on its way or being worked on.
     pub fn is_quiet(&self) -> bool {
-        let idle = self.shards.iter().all(|p| p.queued.get() == 0 && p.started.get() == 0);
+        let idle = self.shards.iter().all(|p| p.unclaimed.get() + p.queued.get() + p.started.get() == 0);
         let targets = self.targets.lock();
         idle && self.slots.ops() == 0
             && self.room.ops() == 0
@@ -596,16 +599,19 @@ impl HostShared {
     /// still known. True if this call ended it.
     pub fn expire(&self, id: CellId, tag: u64, target: Option<&Arc<Target>>, now: Instant) -> bool {
         let mut was_waiting = false;
+        let mut whose = (tag, target.cloned());
         let ended = self.cells.finish(id, |op| match op {
             Some(op) => {
                 was_waiting = true;
+                whose.1 = op.target.clone();
                 self.leave_room(&op);
                 self.timed_out_waiting(op, now)
             }
             None => {
+                self.complete(id, &mut whose);
                 self.counts.no_reply.add(1);
                 let error = Error::new(ErrorKind::DeadlineExceeded, Detail::NoReply).with(|n| {
-                    n.target = target.map(|t| t.label());
+                    n.target = whose.1.as_ref().map(|t| t.label());
                     n.stage = Some(Stage::Reply);
                     n.lane = Some(Lane::Completion);
                 });
@@ -613,7 +619,7 @@ impl HostShared {
             }
         });
         if ended {
-            self.after_end(tag, target, was_waiting);
+            self.after_end(whose.0, whose.1.as_ref(), was_waiting);
         }
         ended
     }
@@ -622,25 +628,38 @@ impl HostShared {
     pub fn fail(&self, id: CellId, tag: u64, target: Option<&Arc<Target>>, kind: ErrorKind, detail: Detail) -> bool {
         let now = self.clock.now();
         let mut was_waiting = false;
+        let mut whose = (tag, target.cloned());
         let ended = self.cells.finish(id, |op| match op {
             Some(op) => {
                 was_waiting = true;
+                whose.1 = op.target.clone();
                 self.leave_room(&op);
                 let error = self.waiting_error(kind, detail, &op, now);
                 Outcome::Failed { error, payload: Some(op.record.payload) }
             }
             None => {
+                self.complete(id, &mut whose);
                 let error = Error::new(kind, detail).with(|n| {
-                    n.target = target.map(|t| t.label());
+                    n.target = whose.1.as_ref().map(|t| t.label());
                     n.stage = Some(Stage::Reply);
                 });
                 Outcome::Failed { error, payload: None }
             }
         });
         if ended {
-            self.after_end(tag, target, was_waiting);
+            self.after_end(whose.0, whose.1.as_ref(), was_waiting);
         }
         ended
+    }
+
+    /// An operation that began before its target was known: whoever started it has a tag from before.
+    fn complete(&self, id: CellId, whose: &mut (u64, Option<Arc<Target>>)) {
+        if whose.1.is_none()
+            && let Some(tag) = self.cells.tag(id)
+        {
+            let target = self.targets.lock().iter().find(|t| t.id == tag_target(tag)).cloned();
+            *whose = (tag, target);
+        }
     }
 
     /// What every end of a cell owes: a claimed request gives its slot back; the owner of a target

@@ -17,6 +17,12 @@ pub trait Transport: Send + Sync + fmt::Debug + 'static {
     /// Ends both directions: whoever reads or writes it, on either side, finds out.
     fn shutdown(&self);
 
+    /// Ends our direction only, after what was written: the peer finds out, and what it sent can still
+    /// be read.
+    fn finish(&self) {
+        self.shutdown();
+    }
+
     /// For the thread that registers it with its poller.
     fn as_any(&self) -> &dyn Any;
 }

@@ -261,7 +261,25 @@ fn drain(mut running: Running, deadline: Duration) -> Account {
     let shared = running.shared.clone();
     shared.life.set(Life::Draining as u64);
     let end = shared.clock.now().after(deadline);
-    while !shared.is_quiet() && shared.clock.now() < end {
+    // Quiet at two looks with a turn of every shard between them, in which nothing came: what had
+    // arrived when the shutdown began is received by then.
+    let mut before = None;
+    while shared.clock.now() < end {
+        let quiet = shared.is_quiet();
+        let seen = (shared.counts.received.get(), shared.shards.iter().map(|p| p.turns.get()).collect::<Vec<_>>());
+        if quiet
+            && let Some((received, turns)) = &before
+            && *received == seen.0
+            && seen.1.iter().zip(turns).all(|(now, then): (&u64, &u64)| now > then)
+        {
+            break;
+        }
+        if !quiet || before.as_ref().is_none_or(|(received, _)| *received != seen.0) {
+            before = quiet.then_some(seen);
+        }
+        for port in &shared.shards {
+            port.wake.wake();
+        }
         parker::park(DRAIN_LOOK);
     }
     let account = Account::of(&shared);

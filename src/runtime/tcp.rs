@@ -108,6 +108,11 @@ impl Transport for Tcp {
         let _ = self.0.shutdown(Shutdown::Both);
     }
 
+    fn finish(&self) {
+        // As above.
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }

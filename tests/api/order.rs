@@ -8,7 +8,9 @@ use std::time::Duration;
 use afflux::{ByteSize, Channel, Detail, Hwm, OneWay, Pending, TwoWay};
 
 use crate::support::proxy::Proxy;
-use crate::support::{address, as_number, connected, number, padded, server, serving, small, until, watch};
+use crate::support::{
+    Door, address, as_number, client_of, connected, number, padded, server, serving, small, told, until, watch,
+};
 
 const LONG: Duration = Duration::from_secs(80);
 
@@ -144,4 +146,35 @@ fn nobody_overtakes_a_waiter() {
     until(|| seen.lock().unwrap().len() == 9);
     assert_eq!(*seen.lock().unwrap(), (0..9).collect::<Vec<_>>());
     other.try_send("", number(9)).unwrap();
+}
+
+/// A full ring makes an operation wait though its queue has room. It waits behind what lies in the ring, be
+/// that however much more than a turn takes.
+#[test]
+fn who_waits_for_a_full_ring_stays_behind_it() {
+    let _dog = watch();
+    const N: u64 = 1500;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told_to = seen.clone();
+    let sink = server("sink").channel("in", told(move |m, _| told_to.lock().unwrap().push(as_number(m.payload()))));
+    let sink = sink.start().unwrap();
+    let door = Door::shut();
+    let at_door = door.clone();
+    let source = connected(
+        server("source")
+            .connect(address(&sink))
+            .send_hwm(Hwm::Bytes(ByteSize::mib(8)))
+            .channel("block", told(move |_, _| at_door.pass())),
+    );
+    let caller = client_of(&source);
+    let key = door.key();
+    let channel = source.client().channel("in");
+    caller.client().channel("block").send("", "").wait().unwrap();
+    until(|| door.came() == 1);
+    let pending: Vec<_> = (0..N).map(|n| channel.send("", number(n)).timeout(LONG).submit()).collect();
+    assert!(source.status().waiting > 0, "the ring is full, the queue is not: {:?}", source.status().links);
+    drop(key);
+    pending.into_iter().for_each(|p| p.wait().unwrap());
+    until(|| seen.lock().unwrap().len() as u64 == N);
+    assert_eq!(*seen.lock().unwrap(), (0..N).collect::<Vec<_>>());
 }

@@ -100,7 +100,8 @@ impl Book {
         self.live.remove(&(op.deadline, at));
         // A continuation runs when its shard is back: its end may be heard late.
         if op.kind != Kind::Nested && end != End::LetGo && now > op.deadline + LATENESS {
-            self.faults.push(format!("operation {at} ended {} us after its deadline: {op:?}", (now - op.deadline) / 1000));
+            self.faults
+                .push(format!("operation {at} ended {} us after its deadline: {op:?}", (now - op.deadline) / 1000));
         }
         if matches!(end, End::Unsent(_)) && op.delivered > 0 {
             self.faults.push(format!("operation {at} gave its payload back and was delivered: {op:?}"));
@@ -252,7 +253,8 @@ pub fn check_node(node: &Node, book: &mut Book, coverage: &mut Coverage) {
     coverage.see("somebody ran into a host-wide bound", shared.short.is_raised());
     coverage.see("oversize budget drawn", shared.oversize.ops() > 0);
     coverage.see("jobs queued behind the started bound", queued > 0);
-    coverage.see("caller's own ring refused, common one used", shared.caller_rings.get() >= u64::from(plan.caller_rings));
+    coverage
+        .see("caller's own ring refused, common one used", shared.caller_rings.get() >= u64::from(plan.caller_rings));
 }
 
 /// What must hold when nothing is under way: names what does not.
@@ -269,8 +271,7 @@ pub fn not_at_rest(node: &Node) -> Vec<String> {
         ("callers' room", shared.callers_room.ops().into()),
         ("request slots", shared.slots.ops().into()),
         ("reply hold", shared.hold.bytes()),
-        ("owned records", shared.owned.ops().into()),
-        ("owned bytes", shared.owned.bytes()),
+        ("owned bytes", shared.owned.get()),
         ("oversize draws", shared.oversize.ops().into()),
         ("replies not taken", shared.replies.ops().into()),
         ("reply bytes not taken", shared.replies.bytes()),
@@ -291,6 +292,7 @@ pub fn not_at_rest(node: &Node) -> Vec<String> {
         left.push(("links that are down", u64::from(!target.is_up())));
     }
     left.push(("links that were never dialled successfully", u64::from(!node.all_up())));
+    left.push(("threads that do not sleep", node.awake().into()));
     left.retain(|(_, n)| *n != 0);
     left.into_iter().map(|(what, n)| format!("node {}: {what}: {n}", node.at)).collect()
 }
@@ -335,7 +337,8 @@ pub fn check_losses(nodes: &[Node], decoded: &BTreeMap<(usize, usize, u64), u64>
         let seen: u64 = book.seen.iter().filter(|((_, to), _)| *to == node.at).map(|(_, n)| n).sum();
         let nobody = node.shared.counts.no_handler.get() + node.shared.counts.malformed.get();
         if came != seen + nobody {
-            book.faults.push(format!("node {}: {came} records decoded, {seen} seen by handlers, {nobody} by nobody", node.at));
+            book.faults
+                .push(format!("node {}: {came} records decoded, {seen} seen by handlers, {nobody} by nobody", node.at));
         }
     }
 }
@@ -357,10 +360,6 @@ impl Coverage {
         for (what, n) in &other.0 {
             self.add(what, *n);
         }
-    }
-
-    pub fn count(&self, what: &str) -> u64 {
-        self.0.get(what).copied().unwrap_or(0)
     }
 
     pub fn print(&self) {

@@ -98,11 +98,8 @@ impl World {
         let clock = Arc::new(VirtualClock::default());
         let agenda = Agenda::default();
         let mut rng = Rng::new(seed);
-        let shape = Shape {
-            capacity: swarm.pipe,
-            latency_min: swarm.latency_us.0 * US,
-            latency_max: swarm.latency_us.1 * US,
-        };
+        let shape =
+            Shape { capacity: swarm.pipe, latency_min: swarm.latency_us.0 * US, latency_max: swarm.latency_us.1 * US };
         let net = Net::new(clock.clone(), agenda.clone(), rng.bits(), shape, swarm.nodes);
         let stage = Stage::new(clock.clone(), agenda.clone(), swarm.clone(), seed);
         stage.book.lock().unwrap().ordered = swarm.links == 1;
@@ -132,6 +129,8 @@ impl World {
             rng,
             swarm,
         };
+        let verbose = number("AFFLUX_SEED").is_some();
+        world.nodes.iter_mut().for_each(|n| n.verbose = verbose);
         world.begin();
         world
     }
@@ -155,7 +154,7 @@ impl World {
             };
             self.callers.push(Caller { node, to, channel, slow: choice == 1, origin: i as u32 });
             // Some begin before anything is connected.
-            let when = self.rng.below(5 * MS);
+            let when = if self.rng.below(3) == 0 { 0 } else { 5 * MS } + self.rng.below(5 * MS);
             self.agenda.add(when, Event::Call(i));
         }
         let faults = &self.swarm.faults;
@@ -268,8 +267,10 @@ impl World {
                 Poll::Ready(end) => {
                     let book = &mut *self.stage.book.lock().unwrap();
                     book.on_reply(op, &end, now);
-                    let gate = self.nodes[book.ops[op as usize].from].shared.gate.snapshot(afflux::base::time::Instant(now));
-                    self.coverage.see("reply taken while every permit was out", end.is_ok() && gate.in_use == gate.limit);
+                    let gate =
+                        self.nodes[book.ops[op as usize].from].shared.gate.snapshot(afflux::base::time::Instant(now));
+                    self.coverage
+                        .see("reply taken while every permit was out", end.is_ok() && gate.in_use == gate.limit);
                     true
                 }
             },
@@ -407,11 +408,11 @@ impl World {
             self.net.heal();
         }
         if let Some(since) = self.load_over {
-            let left = match outstanding + self.stage.kept() {
-                0 => self.nodes.iter().flat_map(not_at_rest).collect(),
+            let left: Vec<String> = match outstanding + self.stage.kept() {
+                0 => self.nodes.iter().flat_map(not_at_rest).chain(self.net.under_way()).collect(),
                 _ => vec![format!("{outstanding} operations, {} kept responders", self.stage.kept())],
             };
-            if left.is_empty() && self.net.is_idle() {
+            if left.is_empty() {
                 return true;
             }
             if now > since + REST {
@@ -428,7 +429,28 @@ impl World {
     /// The account, and what the counters say was reached.
     fn finish(&mut self) {
         let book: &mut Book = &mut self.stage.book.lock().unwrap();
-        if std::env::var("SIM_DBG").is_ok() { for n in &self.nodes { for t in &n.targets { eprintln!("node {} target {:?} {} up {} link {} written {} decoded {} told {} lost {} doubt {} disc {} owner {:?}", n.at, t.id, t.label(), t.is_up(), t.link.get(), t.written.get(), t.decoded.get(), t.decoded_by_peer.get(), t.lost_on_detach.get(), t.in_doubt_on_detach.get(), t.discarded.get(), t.owner); } eprintln!("{:?}", n.shared.counts); } }
+        if std::env::var("SIM_DBG").is_ok() {
+            for n in &self.nodes {
+                for t in &n.targets {
+                    eprintln!(
+                        "node {} target {:?} {} up {} link {} written {} decoded {} told {} lost {} doubt {} disc {} owner {:?}",
+                        n.at,
+                        t.id,
+                        t.label(),
+                        t.is_up(),
+                        t.link.get(),
+                        t.written.get(),
+                        t.decoded.get(),
+                        t.decoded_by_peer.get(),
+                        t.lost_on_detach.get(),
+                        t.in_doubt_on_detach.get(),
+                        t.discarded.get(),
+                        t.owner
+                    );
+                }
+                eprintln!("{:?}", n.shared.counts);
+            }
+        }
         if book.faults.is_empty() {
             check_losses(&self.nodes, &self.decoded, self.faulty, book);
         }

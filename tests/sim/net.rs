@@ -327,14 +327,22 @@ impl Net {
         }
     }
 
-    /// Whether nothing is under way on any connection that lives.
-    pub fn is_idle(&self) -> bool {
+    /// What is under way on connections that live.
+    pub fn under_way(&self) -> Vec<String> {
         let s = self.state.lock().unwrap();
-        let idle = |end: usize| {
-            let (e, p) = (&s.ends[end ^ 1], &s.pipes[end]);
-            e.shut || e.reset || (p.flight.is_empty() && p.arrived.is_empty())
-        };
-        (0..s.ends.len()).all(idle)
+        let mut left = Vec::new();
+        for (end, p) in s.pipes.iter().enumerate() {
+            let reader = &s.ends[end ^ 1];
+            let nothing = p.flight.is_empty() && p.arrived.is_empty();
+            if !(reader.shut || reader.reset || nothing) {
+                let (lane, by) = (s.lanes[end / 2], &reader.watchers);
+                let (unread, flight) = (p.arrived.len(), p.flight.len());
+                left.push(format!(
+                    "{lane:?} lane, end {end}: {unread} bytes unread by {by:?}, {flight} parts in flight"
+                ));
+            }
+        }
+        left
     }
 
     fn close(&self, end: usize, dropped: bool) {

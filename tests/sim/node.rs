@@ -62,6 +62,8 @@ pub struct Node {
     /// Every target that there ever was.
     pub targets: Vec<Arc<Target>>,
     pub turns: u64,
+    /// Say what the host logs.
+    pub verbose: bool,
 }
 
 /// Addresses in the world are numbers of nodes.
@@ -127,6 +129,7 @@ impl Node {
             dialling: BTreeMap::new(),
             targets: Vec::new(),
             turns: 0,
+            verbose: false,
         }
     }
 
@@ -136,6 +139,11 @@ impl Node {
 
     pub fn completion(&self) -> Thread {
         Thread { node: self.at, at: self.runners.len() - 1 }
+    }
+
+    /// How many threads do not sleep.
+    pub fn awake(&self) -> u32 {
+        self.runners.iter().filter(|r| r.phase != Phase::Asleep).count() as u32
     }
 
     /// Whether every configured link is up.
@@ -296,7 +304,11 @@ impl Node {
                             }
                         }
                         CompletionAction::Unwatch { transport } => net.unwatch(end_of(&transport), thread),
-                        CompletionAction::Log(_) => {}
+                        CompletionAction::Log(line) => {
+                            if self.verbose {
+                                println!("{:>9} us, node {}: {line:?}", now.0 / 1000, self.at);
+                            }
+                        }
                     }
                 }
                 self.shared.panics.lock().clear();

@@ -47,7 +47,7 @@ pub fn watch_for(limit: Duration) -> Watchdog {
 /// Looks until `holds`; the watchdog ends what never comes true.
 #[track_caller]
 pub fn until(holds: impl FnMut() -> bool) {
-    until_or(holds, || String::new());
+    until_or(holds, String::new);
 }
 
 /// As `until`, and says from time to time what it sees, for whoever reads the output of a test that hangs.
