@@ -184,7 +184,8 @@ impl Book {
         if self.ordered {
             let last = self.last.entry((op.origin, node)).or_insert(at);
             if *last > at {
-                self.faults.push(format!("operation {at} of origin {} came after its successor {last}", op.origin));
+                let text = format!("operation {at} of origin {} came after its successor {last}: {text}", op.origin);
+                self.faults.push(format!("{text}, {:?}", self.ops[*last as usize]));
             }
             *last = at;
         }
