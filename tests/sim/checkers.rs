@@ -321,21 +321,29 @@ pub fn check_losses(nodes: &[Node], decoded: &BTreeMap<(usize, usize, u64), u64>
     let sum = |node: &Node, of: fn(&Target) -> u64| -> u64 { node.targets.iter().map(|t| of(t)).sum() };
     for node in nodes {
         let shared: &Arc<HostShared> = &node.shared;
+        // The world knows what the sender cannot: how much of what it wrote was decoded.
+        let written = sum(node, |t| t.written.get());
+        let label: &str = &shared.plan.name;
+        let came = |to: &Node, at: usize| *to.targets[at].label() == *label;
+        let at_peers = decoded.iter().filter(|((n, at, _), _)| came(&nodes[*n], *at)).map(|(_, d)| d).sum();
+        let under_way = written.saturating_sub(at_peers);
         let begun_lost = sum(node, |t| t.lost_on_detach.get());
         let in_doubt = sum(node, |t| t.in_doubt_on_detach.get());
         let with_target = shared.counts.lost_with_target.get();
         let missing = missing.get(&node.at).copied().unwrap_or(0);
-        let counted = begun_lost + in_doubt + with_target;
-        if missing > counted || (!faulty && missing > 0) {
+        if missing > begun_lost + under_way + with_target || (!faulty && missing > 0) {
             let some = examples.get(&node.at).map(|v| &v[..v.len().min(8)]);
             book.faults.push(format!(
-                "node {}: {missing} accepted records never arrived ({some:?} ..); {begun_lost} lost on detach, {in_doubt} in doubt, \
-                 {with_target} lost with their target",
+                "node {}: {missing} accepted records never arrived ({some:?} ..); {begun_lost} lost on detach, {under_way} \
+                 lost under way, {with_target} lost with their target",
                 node.at
             ));
         }
-        if !faulty && counted > 0 {
-            book.faults.push(format!("node {}: {counted} losses were counted and no link was lost", node.at));
+        if under_way > in_doubt {
+            book.faults.push(format!("node {}: {under_way} records lost under way, {in_doubt} in doubt", node.at));
+        }
+        if !faulty && begun_lost + in_doubt + with_target > 0 {
+            book.faults.push(format!("node {}: losses were counted and no link was lost", node.at));
         }
     }
     // What was decoded on any link of a node came to a handler of that node.

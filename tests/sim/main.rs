@@ -34,6 +34,9 @@ use world::{Agenda, Event, MS, Thread, Trace, US, VirtualClock};
 /// Operations of callers in one run; nested ones come on top.
 const OPS: usize = 5_000;
 
+/// Without being asked for seeds, none is begun after this time.
+const TIME: Duration = Duration::from_secs(60);
+
 struct Caller {
     node: usize,
     /// `None`: whoever serves the channel.
@@ -431,28 +434,6 @@ impl World {
     /// The account, and what the counters say was reached.
     fn finish(&mut self) {
         let book: &mut Book = &mut self.stage.book.lock().unwrap();
-        if std::env::var("SIM_DBG").is_ok() {
-            for n in &self.nodes {
-                for t in &n.targets {
-                    eprintln!(
-                        "node {} target {:?} {} up {} link {} written {} decoded {} told {} lost {} doubt {} disc {} owner {:?}",
-                        n.at,
-                        t.id,
-                        t.label(),
-                        t.is_up(),
-                        t.link.get(),
-                        t.written.get(),
-                        t.decoded.get(),
-                        t.decoded_by_peer.get(),
-                        t.lost_on_detach.get(),
-                        t.in_doubt_on_detach.get(),
-                        t.discarded.get(),
-                        t.owner
-                    );
-                }
-                eprintln!("{:?}", n.shared.counts);
-            }
-        }
         if book.faults.is_empty() {
             check_losses(&self.nodes, &self.decoded, self.faulty, book);
         }
@@ -524,14 +505,19 @@ fn promises_hold_whatever_happens() {
     let one = number("AFFLUX_SEED");
     let seeds: Vec<u64> = match one {
         Some(seed) => vec![seed],
-        None => (0..number("AFFLUX_SEEDS").unwrap_or(8)).collect(),
+        None => (0..number("AFFLUX_SEEDS").unwrap_or(12)).collect(),
     };
     let ops = number("AFFLUX_OPS").map_or(OPS, |n| n as usize);
     let mut coverage = Coverage::default();
     let mut failed = BTreeSet::new();
     let (mut operations, mut turns) = (0, 0);
     let began = std::time::Instant::now();
+    let asked = one.or(number("AFFLUX_SEEDS")).is_some();
     for seed in seeds {
+        if !asked && began.elapsed() > TIME {
+            println!("seeds from {seed} on are left out: time is up");
+            break;
+        }
         if one.is_some() {
             println!("{:#?}", Swarm::draw(seed, ops));
         }
