@@ -26,7 +26,7 @@ use super::command::{Attach, CompletionCommand, ShardCommand};
 use super::core::Core;
 use super::lanes::{self, BATCH};
 use super::seat::{Seat, SeatFactory, Start, refuse};
-use super::shared::{HostShared, Outcome, Outgoing, ShardReceiver, TAG_REQUEST, error_record, tag_target};
+use super::shared::{Class, HostShared, Outcome, Outgoing, ShardReceiver, TAG_REQUEST, error_record, tag_target};
 use crate::base::error::{Detail, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId, TargetId};
 use crate::base::record::{Kind, Method, Record};
@@ -128,6 +128,8 @@ struct Link {
     drawn: u64,
     /// Why its head may not be claimed now.
     held: Option<Reason>,
+    /// When its origin last took a ticket.
+    ticketed_at: Instant,
 }
 
 #[derive(Clone, Copy)]
@@ -360,6 +362,7 @@ impl ShardEngine {
             detaching: None,
             drawn: 0,
             held: None,
+            ticketed_at: Instant(0),
         }));
         self.ingress.attach(OriginKey(index));
         index
@@ -655,7 +658,11 @@ impl ShardEngine {
             match op {
                 Some(mut op) => {
                     shared.leave_room(&op);
-                    self.latencies.record(Latency::SendWait, self.core.now.since(op.since));
+                    let kind = match op.class {
+                        Class::Caller => Latency::SendWait,
+                        Class::Handler => Latency::HandlerSendWait,
+                    };
+                    self.latencies.record(kind, self.core.now.since(op.since));
                     if request {
                         op.record.correlation = id.correlation();
                     }
@@ -845,7 +852,12 @@ impl ShardEngine {
             let Some((origin, since)) = self.ingress.to_file() else { break };
             match shared.gate.wait(shard, since, now) {
                 Waited::Acquired => self.ingress.acquired(1),
-                Waited::Ticket(ticket) => self.ingress.ticketed(origin, ticket),
+                Waited::Ticket(ticket) => {
+                    self.ingress.ticketed(origin, ticket);
+                    if let Some(link) = self.link(origin.0) {
+                        link.ticketed_at = now;
+                    }
+                }
                 Waited::Stopped => break,
             }
         }
@@ -872,6 +884,7 @@ impl ShardEngine {
         }
         match pick.spend {
             Spend::Grant { redeem } => {
+                self.latencies.record(Latency::PermitWait, now.since(link.ticketed_at));
                 shared.gate.redeem(redeem);
             }
             Spend::Acquired { cancel: Some(ticket) } => {

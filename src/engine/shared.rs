@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 use super::command::{CompletionCommand, ShardCommand};
 use crate::base::error::{Detail, Error, ErrorKind, Stage};
-use crate::base::id::{CellId, ChannelId, ShardId, TargetId};
+use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
 use crate::base::time::{Clock, Instant};
 use crate::flow::target::Target;
@@ -157,13 +157,7 @@ impl std::fmt::Debug for ShardPort {
 impl ShardPort {
     /// Hands over a command; gives it back if the shard has too many unread.
     pub fn command(&self, command: ShardCommand) -> Result<(), ShardCommand> {
-        match self.commands.try_send(command) {
-            Ok(()) => {
-                self.wake.wake();
-                Ok(())
-            }
-            Err(TrySendError::Full(command) | TrySendError::Disconnected(command)) => Err(command),
-        }
+        hand_over(&self.commands, &self.wake, command)
     }
 
     /// Makes the shard look at `target` in its next turn.
@@ -193,13 +187,17 @@ impl std::fmt::Debug for CompletionPort {
 impl CompletionPort {
     /// Hands over a command; gives it back if too many are unread.
     pub fn command(&self, command: CompletionCommand) -> Result<(), CompletionCommand> {
-        match self.commands.try_send(command) {
-            Ok(()) => {
-                self.wake.wake();
-                Ok(())
-            }
-            Err(TrySendError::Full(command) | TrySendError::Disconnected(command)) => Err(command),
+        hand_over(&self.commands, &self.wake, command)
+    }
+}
+
+fn hand_over<T>(commands: &Sender<T>, wake: &WakeCell, command: T) -> Result<(), T> {
+    match commands.try_send(command) {
+        Ok(()) => {
+            wake.wake();
+            Ok(())
         }
+        Err(TrySendError::Full(command) | TrySendError::Disconnected(command)) => Err(command),
     }
 }
 
@@ -708,14 +706,6 @@ impl HostShared {
         } else if tag & TAG_REQUEST != 0 {
             self.leave_slot(target);
         }
-    }
-}
-
-/// The number of a channel in records, for an address whose target was fixed.
-pub fn channel_of(address: &Address, routes: &Routes) -> Option<ChannelId> {
-    match address {
-        Address::Channel(name) => routes.channels.get(name).map(|c| c.id),
-        Address::Node(_) => Some(ChannelId::NODE),
     }
 }
 

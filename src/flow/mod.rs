@@ -1,6 +1,7 @@
 //! Floor 3: what pressure means. Pure machines: `&mut self`, time and bytes passed in; no socket,
-//! no thread, no clock, no shared memory. They never call each other: each returns small values
-//! that the engine routes, so that every one of them is tested alone on a virtual clock.
+//! no thread, no clock. They never call each other: each returns small values that the engine
+//! routes, so that every one of them is tested alone on a virtual clock. The one that threads share
+//! is [`target`], which is made of the floor below.
 
 pub mod backoff;
 pub mod egress;

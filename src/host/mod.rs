@@ -236,7 +236,7 @@ impl Host {
     }
 
     /// Accepts nothing new, lets what was accepted go out, at most for `deadline`, and ends. What still
-    /// waits then ends in `ShuttingDown`. The account says per peer what was not delivered. A handler
+    /// waits then ends in `ShuttingDown`. The account says per peer what was not written. A handler
     /// that never returns is waited for beyond the deadline: its thread cannot be ended.
     pub fn shutdown(mut self, deadline: Duration) -> Account {
         match self.running.take() {

@@ -260,7 +260,8 @@ impl Account {
         Account { peers, jobs: sum(|p| p.queued.get()), started: sum(|p| p.started.get()) }
     }
 
-    /// Whether everything that was accepted went out and was finished.
+    /// Whether everything that was accepted was written to its peer, and every record received was
+    /// finished. That the peer has decoded it is not known here.
     pub fn is_clean(&self) -> bool {
         self.peers.is_empty() && self.jobs == 0 && self.started == 0
     }
@@ -269,7 +270,7 @@ impl Account {
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_clean() {
-            return f.write_str("everything accepted was delivered");
+            return f.write_str("everything accepted was written to its peer");
         }
         write!(f, "{} jobs not started, {} handlers not finished", self.jobs, self.started)?;
         for p in &self.peers {

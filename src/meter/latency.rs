@@ -46,11 +46,7 @@ latencies! {
     HandlerSendWait, "handler_send_wait", "Waiting for room, of operations that handlers started.";
     PermitWait, "permit_wait", "From an origin's ticket to its permit.";
     QueueAge, "queue_age", "From a record's arrival in its receive queue to its claim.";
-    StartWait, "start_wait", "From a record's claim to the first instruction of its handler.";
-    Service, "service", "From the first instruction of a handler until its record is finished.";
-    Callback, "callback", "One stretch of user code on a shard: nothing else runs there meanwhile.";
     Lateness, "lateness", "From a deadline to the moment that it took effect.";
-    NoProgress, "no_progress", "From an origin's becoming ready to its being served.";
 }
 
 /// One thread's histograms. Two sets always have the same bounds, so that they can be added.
@@ -155,13 +151,13 @@ mod tests {
     #[test]
     fn what_is_longer_than_the_bound_is_kept_and_counted() {
         let mut set = LatencySet::new();
-        set.record(Latency::Service, Duration::from_nanos(LONGEST));
+        set.record(Latency::QueueAge, Duration::from_nanos(LONGEST));
         assert_eq!(set.beyond(), 0);
-        set.record(Latency::Service, Duration::from_nanos(LONGEST + 1));
-        set.record(Latency::Service, Duration::MAX);
-        set.record(Latency::Service, Duration::ZERO);
+        set.record(Latency::QueueAge, Duration::from_nanos(LONGEST + 1));
+        set.record(Latency::QueueAge, Duration::MAX);
+        set.record(Latency::QueueAge, Duration::ZERO);
         assert_eq!(set.beyond(), 2);
-        let service = set.get(Latency::Service);
+        let service = set.get(Latency::QueueAge);
         assert_eq!(service.len(), 4);
         assert!(service.equivalent(service.max(), LONGEST));
         assert_eq!(service.min(), 0);

@@ -417,9 +417,9 @@ mod tests {
     fn buckets_grow_to_the_count_and_the_sum_is_close() {
         let mut set = LatencySet::new();
         let micros = (0..1000u64).map(|i| i * i);
-        micros.clone().for_each(|us| set.record(Latency::Service, Duration::from_micros(us)));
+        micros.clone().for_each(|us| set.record(Latency::SendWait, Duration::from_micros(us)));
         let mut text = String::new();
-        histogram(&mut text, Latency::Service, set.get(Latency::Service));
+        histogram(&mut text, Latency::SendWait, set.get(Latency::SendWait));
         let value = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap();
         let buckets: Vec<f64> = text.lines().filter(|l| l.contains("_bucket")).map(value).collect();
         assert_eq!(buckets.len(), BUCKETS.len() + 1);

@@ -1,7 +1,7 @@
 //! Small shared values with their ordering written down once, so that the floors above need no
 //! atomics of their own.
 
-use super::primitive::{AtomicBool, AtomicU64, Ordering, fence};
+use super::primitive::{AtomicBool, AtomicU64, Ordering};
 
 /// A number that anybody may read at any time and that nobody draws conclusions from: statistics.
 #[derive(Debug, Default)]
@@ -151,11 +151,4 @@ impl Epoch {
         // AcqRel: partner: the Acquire in `get`.
         self.0.fetch_add(1, Ordering::AcqRel) + 1
     }
-}
-
-/// A full fence, for the two-sided "I wrote mine, now I look at yours" of sleep and wake.
-#[inline]
-pub fn full_fence() {
-    // SeqCst: each side's write is before its look at the other's; one of them sees the other.
-    fence(Ordering::SeqCst);
 }

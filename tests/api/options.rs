@@ -235,7 +235,7 @@ fn a_shutdown_lets_go_out_what_was_accepted() {
     }
     let account = client.shutdown(LONG);
     assert!(account.is_clean(), "{account}");
-    assert_eq!(account.to_string(), "everything accepted was delivered");
+    assert_eq!(account.to_string(), "everything accepted was written to its peer");
     until(|| door.came() == 1);
     drop(key);
     let account = server.shutdown(LONG);
