@@ -28,7 +28,7 @@ use crate::base::time::Instant;
 use crate::base::unit::charge;
 use crate::flow::target::Target;
 use crate::pattern::route::{Address, Found, Rotation, Routes};
-use crate::sync::cell::{Notify, Terms};
+use crate::sync::cell::{CellState, Notify, Terms};
 use crate::sync::lock::Lock;
 use crate::sync::parker;
 use crate::sync::published::Cached;
@@ -112,14 +112,37 @@ enum Line {
 
 struct State {
     routes: Cached<Routes>,
-    addresses: Vec<(Address, Rotation)>,
+    destinations: Vec<Destination>,
     lines: Box<[Line]>,
+}
+
+/// One address that the handle has used.
+struct Destination {
+    address: Address,
+    rotation: Rotation,
+    /// Its operations for which nobody is known yet. Until they have found their target, later ones
+    /// go after them, whatever the routes say meanwhile. Bounded by the waiting room.
+    finding: Vec<CellId>,
+}
+
+impl Destination {
+    /// Whether an earlier operation of this handle has not found its target yet.
+    fn is_finding(&mut self, shared: &HostShared) -> bool {
+        if self.finding.is_empty() {
+            return false;
+        }
+        self.finding.retain(|id| {
+            let tag = shared.cells.tag(*id).map(|tag| tag & !TAG_REQUEST);
+            tag == Some(TAG_FINDING) && shared.cells.state(*id) == Some(CellState::Waiting)
+        });
+        !self.finding.is_empty()
+    }
 }
 
 impl State {
     fn follow_routes(&mut self, shared: &HostShared) {
         if shared.routes.refresh(&mut self.routes) {
-            self.addresses.iter_mut().for_each(|(_, rotation)| rotation.forget());
+            self.destinations.iter_mut().for_each(|d| d.rotation.forget());
         }
     }
 }
@@ -141,7 +164,7 @@ impl Handle {
     /// A new origin.
     pub fn new(shared: Arc<HostShared>, class: Class) -> Self {
         let lines = (0..shared.shards.len()).map(|_| Line::Unused).collect();
-        let state = State { routes: shared.routes.cached(), addresses: Vec::new(), lines };
+        let state = State { routes: shared.routes.cached(), destinations: Vec::new(), lines };
         Handle { shared, class, state: Lock::new(state) }
     }
 
@@ -153,11 +176,12 @@ impl Handle {
     /// This handle's number for `address`.
     pub fn slot(&self, address: &Address) -> usize {
         let state = &mut *self.state.lock();
-        if let Some(at) = state.addresses.iter().position(|(known, _)| known == address) {
+        if let Some(at) = state.destinations.iter().position(|known| known.address == *address) {
             return at;
         }
-        state.addresses.push((address.clone(), Rotation::default()));
-        state.addresses.len() - 1
+        let address = address.clone();
+        state.destinations.push(Destination { address, rotation: Rotation::default(), finding: Vec::new() });
+        state.destinations.len() - 1
     }
 
     /// Starts an operation: everything that can be decided now is decided now.
@@ -165,11 +189,12 @@ impl Handle {
         let shared = &self.shared;
         let state = &mut *self.state.lock();
         state.follow_routes(shared);
-        let order = match send_at_once(shared, state, order) {
+        let finding = state.destinations[order.slot].is_finding(shared);
+        let order = match if finding { Err(order) } else { send_at_once(shared, state, order) } {
             Ok(()) => return Begun::Accepted,
             Err(order) => order,
         };
-        let (address, _) = &state.addresses[order.slot];
+        let address = &state.destinations[order.slot].address;
         let refuse = |kind, detail, payload| {
             Begun::Failed(Error::new(kind, detail).with(|n| n.target = Some(address.name().clone())), payload)
         };
@@ -182,8 +207,9 @@ impl Handle {
         if shared.life() != Life::Serving && self.class == Class::Caller {
             return refuse(ErrorKind::ShuttingDown, Detail::None, order.payload);
         }
-        let (address, rotation) = &mut state.addresses[order.slot];
+        let Destination { address, rotation, .. } = &mut state.destinations[order.slot];
         let found = match state.routes.value().find(address, rotation) {
+            _ if finding => Found::NotYet,
             Ok(found) => found,
             Err(error) => return Begun::Failed(error, order.payload),
         };
@@ -206,9 +232,14 @@ impl Handle {
                 if record.kind == Kind::Request {
                     record.expiry_ms = expiry_ms(deadline);
                 }
-                let address = state.addresses[order.slot].0.clone();
+                let destination = &mut state.destinations[order.slot];
+                let address = destination.address.clone();
                 let op = Op { target: None, address, record, class: self.class, since, link: 0 };
-                return wait(shared, op, deadline, waiter);
+                let begun = wait(shared, op, deadline, waiter);
+                if let Begun::Cell { id, .. } = &begun {
+                    destination.finding.push(*id);
+                }
+                return begun;
             }
         };
         let too_large = record.payload.len() as u64 > shared.plan.max_message.min(target.max_message.get());
@@ -228,7 +259,7 @@ impl Handle {
             Kind::Request => {
                 let since = shared.clock.now();
                 let deadline = deadline(since, order.timeout, order.inherited);
-                let address = || state.addresses[order.slot].0.clone();
+                let address = || state.destinations[order.slot].address.clone();
                 begin_request(shared, target, record, address, self.class, line, since, deadline, waiter)
             }
             _ => {
@@ -249,7 +280,7 @@ impl Handle {
                 let since = shared.clock.now();
                 let op = Op {
                     target: Some(target),
-                    address: state.addresses[order.slot].0.clone(),
+                    address: state.destinations[order.slot].address.clone(),
                     record,
                     class: self.class,
                     since,
@@ -265,7 +296,8 @@ impl Handle {
         let shared = &self.shared;
         let state = &mut *self.state.lock();
         state.follow_routes(shared);
-        let (address, rotation) = &mut state.addresses[order.slot];
+        let finding = state.destinations[order.slot].is_finding(shared);
+        let Destination { address, rotation, .. } = &mut state.destinations[order.slot];
         let fail = |kind, detail, payload| {
             Err((Error::new(kind, detail).with(|n| n.target = Some(address.name().clone())), payload))
         };
@@ -276,7 +308,8 @@ impl Handle {
             return fail(ErrorKind::ShuttingDown, Detail::None, order.payload);
         }
         let (target, channel) = match state.routes.value().find(address, rotation) {
-            Ok(Found::Target(target, channel)) => (target, channel),
+            Ok(Found::Target(target, channel)) if !finding => (target, channel),
+            Ok(Found::Target(..)) => return fail(ErrorKind::DeadlineExceeded, Detail::NotFoundYet, order.payload),
             Ok(Found::NotYet) => return fail(ErrorKind::Unavailable, Detail::NotConnected, order.payload),
             Err(error) => return Err((error, order.payload)),
         };
@@ -335,8 +368,8 @@ fn deadline(since: Instant, timeout: Duration, inherited: Option<Instant>) -> In
 /// The path of most sends: one member, one link, room. It touches the handle's ring, the mark, and
 /// nothing else that is shared. Whatever is out of the ordinary goes the long way, with its order.
 fn send_at_once(shared: &HostShared, state: &mut State, order: Order) -> Result<(), Order> {
-    let State { addresses, lines, .. } = state;
-    let Some((target, channel)) = addresses[order.slot].1.only() else { return Err(order) };
+    let State { destinations, lines, .. } = state;
+    let Some((target, channel)) = destinations[order.slot].rotation.only() else { return Err(order) };
     let limit = shared.plan.max_message.min(target.max_message.get());
     let ordinary = order.kind == Kind::Message
         && order.payload.len() as u64 <= limit
@@ -499,4 +532,94 @@ fn begin_request(
 /// The end of a request on this host's link clock, as it travels; 0 means none, so it is never 0.
 fn expiry_ms(deadline: Instant) -> u32 {
     ((deadline.0 / 1_000_000) as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::id::TargetId;
+    use crate::base::time::Clock;
+    use crate::engine::shared::TAG_REPLY;
+    use crate::flow::target::{Dialect, TargetSpec};
+    use crate::pattern::route::{Channel, Member};
+    use crate::plan::HostPlan;
+    use crate::sync::wake::WakeCell;
+
+    #[derive(Debug)]
+    struct Noon;
+
+    impl Clock for Noon {
+        fn now(&self) -> Instant {
+            Instant(1)
+        }
+    }
+
+    fn order(slot: usize) -> Order {
+        Order {
+            kind: Kind::Message,
+            slot,
+            method: Method::new(""),
+            payload: Bytes::new(),
+            timeout: Duration::from_secs(1),
+            inherited: None,
+            depth: 0,
+        }
+    }
+
+    fn target() -> Arc<Target> {
+        Arc::new(Target::new(TargetSpec {
+            id: TargetId(7),
+            owner: ShardId(0),
+            dialled: true,
+            dialect: Dialect::Native,
+            label: "peer".into(),
+            send_mark: 1 << 20,
+            waiting_ops: 16,
+            waiting_bytes: 1 << 20,
+            requests: 16,
+            reply_bytes: 1 << 20,
+        }))
+    }
+
+    /// Routes that serve "news" at `target`.
+    fn routes(target: &Arc<Target>) -> Arc<Routes> {
+        let member = Member { node: "peer".into(), weight: 100, links: vec![target.clone()] };
+        let mut routes = Routes { settled: true, ..Routes::default() };
+        routes.channels.insert("news".into(), Channel { id: ChannelId(0), members: vec![member] });
+        Arc::new(routes)
+    }
+
+    fn tag(begun: &Begun) -> Option<u64> {
+        match begun {
+            Begun::Cell { tag, .. } => Some(tag & !(TAG_REQUEST | TAG_REPLY)),
+            _ => None,
+        }
+    }
+
+    /// Routes come between two sends: the first is still on its way to its target, so the second goes
+    /// after it; once the first has ended, the way is free.
+    #[test]
+    fn nobody_overtakes_an_operation_that_looks_for_its_target() {
+        let plan = Arc::new(HostPlan::defaults("here", 1));
+        let wakes = (0..2).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
+        let (shared, _receivers) = HostShared::new(plan, Arc::new(Noon), wakes);
+        let handle = Handle::new(shared.clone(), Class::Caller);
+        let slot = handle.slot(&Address::Channel("news".into()));
+        let first = handle.begin(order(slot), Waiter::Nobody);
+        let second = handle.begin(order(slot), Waiter::Nobody);
+        assert_eq!((tag(&first), tag(&second)), (Some(TAG_FINDING), Some(TAG_FINDING)));
+
+        shared.routes.store(routes(&target()));
+        assert_eq!(tag(&handle.begin(order(slot), Waiter::Nobody)), Some(TAG_FINDING), "the first goes before it");
+        let (error, _) = handle.try_send(order(slot)).unwrap_err();
+        assert_eq!(error.detail(), Detail::NotFoundYet);
+
+        let live = [&first, &second].map(|begun| match begun {
+            Begun::Cell { id, .. } => *id,
+            _ => unreachable!("both wait"),
+        });
+        shared.end_all(ErrorKind::ShuttingDown);
+        assert!(live.iter().all(|id| shared.cells.state(*id) == Some(CellState::Done)));
+        assert!(matches!(handle.begin(order(slot), Waiter::Nobody), Begun::Accepted));
+    }
 }
