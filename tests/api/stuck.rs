@@ -71,6 +71,7 @@ fn replies_peers_and_deadlines_do_not_need_a_shard() {
     // A request and a whole dialogue with it pass, if the lane is free for the caller.
     let news = stuck.client().channel("news");
     while news.try_send("", vec![1; 500]).is_ok() {}
+    while news.try_send("", "1").is_ok() {}
 
     // A send that waits expires; one with more time does not. Once under the eye of the waiting thread, once
     // under the timekeeper's.
