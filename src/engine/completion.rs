@@ -1187,6 +1187,8 @@ impl CompletionEngine {
         let (shared, targets, latencies) = (&self.shared, &self.targets, &mut self.latencies);
         shared.cells.sweep(now, |id, state, tag| {
             if state == CellState::Done {
+                // It ended in time and nobody took it in time: the reply is not kept any longer.
+                shared.cells.lapse(id, |outcome| shared.lapsed(outcome));
                 return;
             }
             if let Some(deadline) = shared.cells.deadline(id) {

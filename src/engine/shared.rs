@@ -235,6 +235,8 @@ pub struct Counts {
     pub late_replies: Gauge,
     /// Replies thrown away because the hold was full.
     pub reply_hold_refused: Gauge,
+    /// Replies that nobody took by their operation's deadline.
+    pub replies_not_taken: Gauge,
     /// Replies for a link that had gone.
     pub replies_undeliverable: Gauge,
     /// Replies that got no room on their lane in time.
@@ -557,6 +559,20 @@ impl HostShared {
         for (id, tag) in live {
             let target = targets.iter().find(|t| t.id == tag_target(tag));
             self.fail(id, tag, target, kind, Detail::None);
+        }
+    }
+
+    /// What is left of an outcome that was not taken by its operation's deadline.
+    pub fn lapsed(&self, outcome: Outcome) -> Outcome {
+        match outcome {
+            Outcome::Reply(body) => {
+                self.counts.replies_not_taken.add(1);
+                drop(body);
+                let error = Error::new(ErrorKind::DeadlineExceeded, Detail::NoReply)
+                    .with_text("the reply came in time and was not taken in time");
+                Outcome::Failed { error, payload: None }
+            }
+            other => other,
         }
     }
 

@@ -128,6 +128,8 @@ pub struct HostStatus {
     pub handshakes_failed: u64,
     /// Replies thrown away because the hold was full.
     pub reply_hold_refused: u64,
+    /// Replies that nobody took by their operation's deadline.
+    pub replies_not_taken: u64,
     /// Replies for a link that had gone.
     pub replies_undeliverable: u64,
 }
@@ -202,6 +204,7 @@ impl HostStatus {
             links_lost: counts.links_lost.get(),
             handshakes_failed: counts.handshakes_failed.get(),
             reply_hold_refused: counts.reply_hold_refused.get(),
+            replies_not_taken: counts.replies_not_taken.get(),
             replies_undeliverable: counts.replies_undeliverable.get(),
         }
     }

@@ -20,6 +20,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 PATIENCE = 20
 MESSAGES = 10_000
+ROUNDS = 5
 MIB = 1 << 20
 # Sizes at which a length or a buffer changes its kind; two thirds small, as traffic is, up to 1 MiB.
 EDGES = [0, 1, 254, 255, 256, 2047, 2048, 2049, 4096, 16384, 65535, 65536, 131072, MIB - 1, MIB]
@@ -148,8 +149,13 @@ def malformed_requests_are_answered(endpoint):
         same(s.recv_multipart(), [b"ok", b"still there"], "after malformed requests")
 
 
-@check("DEALER", f"{MESSAGES} of 0 B to 1 MiB, pipelined")
+@check("DEALER", f"{ROUNDS} x {MESSAGES} of 0 B to 1 MiB, pipelined")
 def pipelined_bytes_are_the_same(endpoint):
+    # Links stop and go on at marks, and whether one that should go on does is a matter of timing.
+    return f"{sum(pipeline(endpoint) for _ in range(ROUNDS)) / 1e6:.0f} MB"
+
+
+def pipeline(endpoint):
     sent, pending, total = 0, {}, 0
     with connected(zmq.DEALER, endpoint) as s:
         while sent < MESSAGES or pending:
@@ -167,7 +173,7 @@ def pipelined_bytes_are_the_same(endpoint):
             same(len(body), size, f"answer {number}: length")
             demand(body == payload(number, size), f"answer {number}: other bytes")
             total += size
-    return f"{total / 1e6:.0f} MB"
+    return total
 
 
 @check("8 DEALER at once", "200 of 0 B to 64 KiB each")

@@ -276,3 +276,44 @@ fn several_returned_at_once_go_to_several() {
     assert_eq!((woken(outcome), gate.take_grants(S0), gate.take_grants(S1)), (vec![0, 1], 1, 2));
     assert_eq!((in_use(&gate), gate.snapshot(ms(9)).waiters), (6, 0));
 }
+
+#[test]
+fn under_real_threads_every_job_is_done_and_every_permit_comes_back() {
+    for (limit, batch) in [(1, 1), (2, 2), (5, 3), (64, 16)] {
+        let gate = thresholds(limit, 3, 80, 40);
+        std::thread::scope(|scope| {
+            for shard in (0..3).map(ShardId) {
+                let gate = &gate;
+                scope.spawn(move || {
+                    let (mut jobs, mut waiting) = (3_000_u32, None);
+                    while jobs > 0 {
+                        let mut permits = gate.take_grants(shard);
+                        if let Some(ticket) = waiting.take_if(|_| permits > 0) {
+                            assert!(gate.redeem(ticket));
+                        }
+                        if waiting.is_none() {
+                            permits += gate.acquire(shard, batch.min(jobs).saturating_sub(permits), ms(0));
+                        }
+                        if permits == 0 && waiting.is_none() {
+                            match gate.wait(shard, ms(0), ms(0)) {
+                                Waited::Acquired => permits = 1,
+                                Waited::Ticket(ticket) => waiting = Some(ticket),
+                                Waited::Stopped => unreachable!(),
+                            }
+                        }
+                        for _ in 0..permits {
+                            let _ = gate.release(shard, 1, ms(0));
+                            jobs = jobs.saturating_sub(1);
+                        }
+                        if permits == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+        });
+        let shot = gate.snapshot(ms(0));
+        assert_eq!((in_use(&gate), shot.waiters, shot.pressure, shot.epoch % 2), (0, 0, Pressure::Running, 0));
+        assert_eq!((shot.pauses, shot.epoch), (shot.resumes, 2 * shot.pauses));
+    }
+}
