@@ -183,7 +183,8 @@ pub fn expired(shared: &Arc<HostShared>, id: CellId, now: Instant) {
     shared.leave_room(&op);
     shared.counts.reply_room_refused.add(1);
     if let Some(target) = &op.target {
-        target.reply_waiters.lock().retain(|waiting| *waiting != id);
+        // A peer that takes nothing must not make the list grow by those whose time was up.
+        target.reply_waiters.lock().retain(|waiter| *waiter != id);
         let error = shared.waiting_error(ErrorKind::DeadlineExceeded, Detail::ReplyRoom, &op, now);
         let record = op.record;
         let text = error.to_string();

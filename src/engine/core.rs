@@ -15,6 +15,16 @@ use crate::base::id::{CellId, ShardId};
 use crate::base::time::Instant;
 use crate::sync::task::TaskList;
 
+/// A continuation of one seat. A panic drops continuations whose operations go on: the generation
+/// keeps their ends from whoever uses the place next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ContinuationKey {
+    /// The place.
+    pub slot: u32,
+    /// How often it was used before.
+    pub generation: u32,
+}
+
 /// Where a continuation is: the seat of its handler, its number there, and when its operation began.
 #[derive(Clone, Copy, Debug)]
 pub struct Awaited {
@@ -22,7 +32,7 @@ pub struct Awaited {
     /// The seat.
     pub seat: u16,
     /// The continuation's number on that seat.
-    pub key: u32,
+    pub key: ContinuationKey,
     /// The start of the operation.
     pub since: Instant,
 }
@@ -54,7 +64,7 @@ pub struct Core {
     started_peak: u32,
     started_max: u32,
     awaited: HashMap<u32, Awaited>,
-    at_once: VecDeque<(u16, u32, Outcome)>,
+    at_once: VecDeque<(u16, ContinuationKey, Outcome)>,
 }
 
 impl std::fmt::Debug for Core {
@@ -182,7 +192,7 @@ impl Core {
     }
 
     /// A continuation waits for the end of `cell`.
-    pub fn await_cell(&mut self, cell: CellId, seat: u16, key: u32, since: Instant) {
+    pub fn await_cell(&mut self, cell: CellId, seat: u16, key: ContinuationKey, since: Instant) {
         self.awaited.insert(cell.index, Awaited { cell, seat, key, since });
     }
 
@@ -195,19 +205,13 @@ impl Core {
         }
     }
 
-    /// The instance on `seat` is gone, and its continuations with it: their numbers will be used again.
-    pub fn forget_continuations(&mut self, seat: u16) {
-        self.awaited.retain(|_, awaited| awaited.seat != seat);
-        self.at_once.retain(|(of, ..)| *of != seat);
-    }
-
     /// An operation has ended as it was started; its continuation runs in a turn of its own.
-    pub fn end_at_once(&mut self, seat: u16, key: u32, outcome: Outcome) {
+    pub fn end_at_once(&mut self, seat: u16, key: ContinuationKey, outcome: Outcome) {
         self.at_once.push_back((seat, key, outcome));
     }
 
     /// The next continuation whose operation ended at once.
-    pub fn next_at_once(&mut self) -> Option<(u16, u32, Outcome)> {
+    pub fn next_at_once(&mut self) -> Option<(u16, ContinuationKey, Outcome)> {
         self.at_once.pop_front()
     }
 

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::answer::Debt;
 use super::call::Lineage;
-use super::core::Core;
+use super::core::{ContinuationKey, Core};
 use super::handler::{Context, Continuation, Failure, Handler, LocalClient, Message, Request, Responder};
 use super::shared::Outcome;
 use crate::base::error::ErrorKind;
@@ -46,7 +46,7 @@ pub trait Seat {
     /// Runs a handler's callback.
     fn start(&mut self, core: &mut Core, start: Start);
     /// Runs a continuation.
-    fn resume(&mut self, core: &mut Core, key: u32, outcome: Outcome);
+    fn resume(&mut self, core: &mut Core, key: ContinuationKey, outcome: Outcome);
     /// Polls a future that was woken.
     fn poll(&mut self, core: &mut Core, key: TaskKey);
 }
@@ -56,8 +56,13 @@ pub type SeatFactory = Arc<dyn Fn(usize, u16) -> Box<dyn Seat> + Send + Sync>;
 
 /// Continuations of one seat.
 pub struct Continuations<H: Handler> {
-    slots: Vec<Option<Waiting<H>>>,
+    slots: Vec<Slot<H>>,
     free: Vec<u32>,
+}
+
+struct Slot<H: Handler> {
+    generation: u32,
+    waiting: Option<Waiting<H>>,
 }
 
 struct Waiting<H: Handler> {
@@ -71,25 +76,30 @@ impl<H: Handler> Continuations<H> {
         Continuations { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Keeps a continuation; its number is free again when it is taken.
-    pub fn insert(&mut self, place: u32, lineage: Lineage, run: Continuation<H>) -> u32 {
-        let waiting = Some(Waiting { place, lineage, run });
-        match self.free.pop() {
-            Some(key) => {
-                self.slots[key as usize] = waiting;
-                key
-            }
-            None => {
-                self.slots.push(waiting);
-                self.slots.len() as u32 - 1
-            }
-        }
+    /// Keeps a continuation; its place is free again when it is taken.
+    pub fn insert(&mut self, place: u32, lineage: Lineage, run: Continuation<H>) -> ContinuationKey {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, waiting: None });
+            self.slots.len() as u32 - 1
+        });
+        let at = &mut self.slots[slot as usize];
+        at.waiting = Some(Waiting { place, lineage, run });
+        ContinuationKey { slot, generation: at.generation }
     }
 
-    fn take(&mut self, key: u32) -> Option<Waiting<H>> {
-        let waiting = self.slots.get_mut(key as usize)?.take()?;
-        self.free.push(key);
+    fn take(&mut self, key: ContinuationKey) -> Option<Waiting<H>> {
+        let at = self.slots.get_mut(key.slot as usize).filter(|at| at.generation == key.generation)?;
+        let waiting = at.waiting.take()?;
+        at.generation = at.generation.wrapping_add(1);
+        self.free.push(key.slot);
         Some(waiting)
+    }
+
+    /// Takes every one that waits.
+    fn take_all(&mut self) -> Vec<Waiting<H>> {
+        let keys = (0..self.slots.len() as u32)
+            .map(|slot| ContinuationKey { slot, generation: self.slots[slot as usize].generation });
+        keys.collect::<Vec<_>>().into_iter().filter_map(|key| self.take(key)).collect()
     }
 }
 
@@ -154,13 +164,10 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(handler, &mut cx))) {
             count_panic(core, &panic);
             self.handler.value = None;
-            core.forget_continuations(self.seat);
-            for slot in 0..self.continuations.slots.len() as u32 {
-                if let Some(waiting) = self.continuations.take(slot) {
-                    // What it captured answers for itself: a responder sends an error.
-                    let _ = catch_unwind(AssertUnwindSafe(|| drop(waiting.run)));
-                    core.leave_place(waiting.place);
-                }
+            for waiting in self.continuations.take_all() {
+                // What it captured answers for itself: a responder sends an error.
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(waiting.run)));
+                core.leave_place(waiting.place);
             }
         }
         true
@@ -189,7 +196,7 @@ impl<H: Handler, F: Fn(usize) -> H> Seat for HandlerSeat<H, F> {
         core.leave_place(place);
     }
 
-    fn resume(&mut self, core: &mut Core, key: u32, outcome: Outcome) {
+    fn resume(&mut self, core: &mut Core, key: ContinuationKey, outcome: Outcome) {
         let Some(Waiting { place, lineage, run }) = self.continuations.take(key) else { return };
         self.call(core, place, lineage, |handler, cx| run(handler, outcome, cx));
         core.leave_place(place);
@@ -297,7 +304,7 @@ where
         }
     }
 
-    fn resume(&mut self, _: &mut Core, _: u32, _: Outcome) {}
+    fn resume(&mut self, _: &mut Core, _: ContinuationKey, _: Outcome) {}
 
     fn poll(&mut self, core: &mut Core, key: TaskKey) {
         let alive = self.tasks.get(key.place as usize).and_then(Option::as_ref);

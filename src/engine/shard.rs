@@ -531,6 +531,11 @@ impl ShardEngine {
             }
         };
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
+        if link.target.gone.is_raised() {
+            // Its queue was counted lost; the link is here only for what it received.
+            let _ = link.target.mark.release(outgoing.record.charge());
+            return self.enqueue_lost(outgoing);
+        }
         push_outgoing(&mut link.outbox, outgoing.record);
         if !link.dirty {
             self.soil(index);
@@ -555,6 +560,12 @@ impl ShardEngine {
             match self.by_target.get(&tag_target(entry.tag)) {
                 Some(&index) => {
                     let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
+                    if link.target.gone.is_raised() {
+                        link.target.mark.forget_waiter();
+                        let (kind, detail) = (ErrorKind::Unavailable, Detail::Detached);
+                        shared.fail(entry.id, entry.tag, Some(&link.target), kind, detail);
+                        continue;
+                    }
                     let pruned = Pruned::new(&shared);
                     let pushed = link.waiters.push(entry.id, |id| pruned.is_waiting(id));
                     pruned.forget(&link.target);

@@ -562,6 +562,20 @@ impl HostShared {
         }
     }
 
+    /// Unlinks operations from a shard's inbox that are over and taken. The shard does so itself as soon as
+    /// it looks; while it is stuck, their places would be missing to everybody else.
+    fn prune_inbox(&self, port: &ShardPort) {
+        if port.inbox.is_empty() {
+            return;
+        }
+        self.cells.prune(&port.inbox, |entry| {
+            let id = tag_target(entry.tag);
+            if let Some(target) = self.targets.lock().iter().find(|t| t.id == id) {
+                target.mark.forget_waiter();
+            }
+        });
+    }
+
     /// What is left of an outcome that was not taken by its operation's deadline.
     pub fn lapsed(&self, outcome: Outcome) -> Outcome {
         match outcome {
@@ -688,7 +702,9 @@ impl HostShared {
             return;
         };
         if was_waiting {
-            self.port(target.owner).poke(target);
+            let port = self.port(target.owner);
+            self.prune_inbox(port);
+            port.poke(target);
         } else if tag & TAG_REQUEST != 0 {
             self.leave_slot(target);
         }

@@ -134,7 +134,13 @@ impl Book {
                 let right = |i: usize, b: u8| if i < 4 { b == at.to_le_bytes()[i] } else { b == content(!at, i) };
                 let whole = want == 0 || reply.len() == want;
                 if !whole || reply.len() < 4 || !reply.iter().enumerate().all(|(i, b)| right(i, *b)) {
-                    self.faults.push(format!("operation {at} got a reply that is not its own"));
+                    let of = reply.first_chunk().map(|b| u32::from_le_bytes(*b));
+                    let other = of.and_then(|of| self.ops.get(of as usize));
+                    let own = &self.ops[at as usize];
+                    self.faults.push(format!(
+                        "operation {at} ({own:?}) got a reply of {} bytes that is {of:?}'s ({other:?})",
+                        reply.len()
+                    ));
                 }
                 End::Reply
             }
@@ -179,7 +185,8 @@ impl Book {
         if self.ordered {
             let last = self.last.entry((op.origin, node)).or_insert(at);
             if *last > at {
-                self.faults.push(format!("operation {at} of origin {} came after its successor {last}", op.origin));
+                let text = format!("operation {at} of origin {} came after its successor {last}: {text}", op.origin);
+                self.faults.push(format!("{text}, {:?}", self.ops[*last as usize]));
             }
             *last = at;
         }

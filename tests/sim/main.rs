@@ -225,6 +225,8 @@ impl World {
             *decoded = (*decoded).max(target.decoded.get());
         }
         let book = &mut *self.stage.book.lock().unwrap();
+        // An acceptor's next link is a new origin: what it still has of the lost one may come later.
+        book.ordered &= node.shared.counts.links_lost.get() == 0;
         check_node(node, book, &mut self.coverage);
         book.trace.note(&[now, thread.node as u64, thread.at as u64]);
     }

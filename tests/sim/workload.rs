@@ -168,7 +168,7 @@ impl Swarm {
             keep_percent: one_of(r, &[10, 50]),
             odd_percent: one_of(r, &[0, 3]),
             faults: Faults {
-                interval_us: one_of(r, &[2_000, 10_000, 50_000]),
+                interval_us: one_of(r, &[300, 2_000, 10_000]),
                 cut: r.below(2) == 0,
                 freeze: r.below(2) == 0,
                 refuse: r.below(2) == 0,
