@@ -53,6 +53,9 @@ const SEGMENTS_KEPT: usize = 64;
 const LAST_BYTES: usize = 16 << 20;
 const LAST_TIME: Duration = Duration::from_secs(1);
 
+/// Places of a link's outbox that are kept when it is empty; a larger one is given back.
+const OUTBOX_KEPT: usize = 1024;
+
 /// What the shell has to do with its poller after a turn.
 #[derive(Debug)]
 pub enum ShardAction {
@@ -536,7 +539,7 @@ impl ShardEngine {
             let _ = link.target.mark.release(outgoing.record.charge());
             return self.enqueue_lost(outgoing);
         }
-        link.outbox.push_back(outgoing.record);
+        push_outgoing(&mut link.outbox, outgoing.record);
         if !link.dirty {
             self.soil(index);
         }
@@ -666,7 +669,7 @@ impl ShardEngine {
                     if request {
                         op.record.correlation = id.correlation();
                     }
-                    link.outbox.push_back(op.record);
+                    push_outgoing(&mut link.outbox, op.record);
                     admitted = true;
                 }
                 None => {
@@ -1185,6 +1188,9 @@ impl ShardEngine {
             }
         };
         link.writable = flushed != Flushed::Blocked;
+        if link.outbox.is_empty() && link.outbox.capacity() > OUTBOX_KEPT {
+            link.outbox = VecDeque::new();
+        }
         let more = flushed == Flushed::Empty && !link.outbox.is_empty();
         lanes::let_go(&shared, &target, writer);
         for record in lost {
@@ -1209,6 +1215,17 @@ impl ShardEngine {
     fn link(&mut self, index: u32) -> Option<&mut Link> {
         self.links.get_mut(index as usize)?.as_deref_mut()
     }
+}
+
+/// Adds to a link's outbox. A small one doubles, as queues do; a large one grows by an eighth, so that its
+/// free places stay within what the ledger has for the entries.
+#[inline]
+fn push_outgoing(outbox: &mut VecDeque<Record>, record: Record) {
+    let len = outbox.len();
+    if len == outbox.capacity() && len >= OUTBOX_KEPT {
+        outbox.reserve_exact(len / 8);
+    }
+    outbox.push_back(record);
 }
 
 /// How far decoding came.

@@ -78,6 +78,8 @@ fn pressure_reaches_the_sender_and_goes_again() {
     }
     until_status(&server, |s| s.permits.in_use == 0 && s.shards[0].started == 0 && !s.is_paused());
     until(|| link(&client).paused_for.is_none());
+    until_status(&server, |s| s.delivered == 250);
+    until_status(&client, |s| s.replies == 250 && s.requests == 0);
     let (server, client) = (server.status(), client.status());
     assert_eq!((server.received, server.delivered), (250, 250));
     assert_eq!((client.replies, client.no_room, client.waiting, client.requests), (250, 2, 0, 0));
@@ -216,8 +218,7 @@ fn stuck_shards_do_not_stop_the_rest() {
         pending.wait().unwrap();
     }
     until_status(&server, |s| s.permits.in_use == 0 && s.shards.iter().all(|s| s.started == 0));
-    let status = server.status();
-    assert_eq!((status.received, status.delivered), (4 * rounds, 4 * rounds));
+    until_status(&server, |s| (s.received, s.delivered) == (4 * rounds, 4 * rounds));
 }
 
 /// The smallest host: one shard, one job, one started handler.
@@ -231,6 +232,7 @@ fn one_job_and_one_started_handler_are_enough() {
     for (n, pending) in pending.drain(..).enumerate() {
         assert_eq!(pending.wait().unwrap(), number(n as u64));
     }
+    until_status(&server, |s| s.delivered == 500);
     let status = server.status();
-    assert_eq!((status.permits.peak, status.shards[0].started_peak, status.delivered), (1, 1, 500));
+    assert_eq!((status.permits.peak, status.shards[0].started_peak), (1, 1));
 }

@@ -1,0 +1,429 @@
+//! Promise 2: what is accounted is what is there. Every place that can hold a message is filled, and the bytes
+//! that the status tells are laid against those that the allocator gave out; after the drain they are back.
+//!
+//! A record in a queue is accounted with its charge, and with the rest of its entry, which the ledger has in a
+//! row of its own ("queue entries"). A record in a ring or a cell has its entry in a pool that is there from
+//! the start, so only its payload is new. Alone in its binary, because it counts for the whole process.
+
+#![allow(unsafe_code)]
+
+#[path = "support/mod.rs"]
+#[allow(dead_code)] // Shared with the tests of the API, which use all of it.
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use afflux::{ByteSize, Channel, Detail, Host, Hwm, Lane, Pending, TwoWay};
+use bytes::Bytes;
+
+use support::proxy::Proxy;
+use support::{
+    Door, address, asked, client_of, connected, kept, link, small, told, until, until_or, until_status, watch_for,
+};
+
+const LONG: Duration = Duration::from_secs(300);
+const BEAT: Duration = Duration::from_secs(5);
+
+/// Bytes that are out, as they were asked for.
+static LIVE: AtomicI64 = AtomicI64::new(0);
+
+struct Counting;
+
+// SAFETY: every call goes to `System` as it came, and the count touches no memory of its own.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size() as i64, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as i64, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn live() -> i64 {
+    LIVE.load(Ordering::Relaxed)
+}
+
+/// One at a time: the count is the process's.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|failed| failed.into_inner())
+}
+
+/// What a record's queue entry takes beyond the 64 bytes of its charge, as the ledger has it.
+const ENTRY: u64 = afflux::plan::QUEUE_ENTRY_BYTES - afflux::base::unit::RECORD_OVERHEAD;
+
+/// What the test itself, its threads and the rounding of growing tables may take.
+const SLACK: i64 = 96 << 10;
+
+/// What is kept of queues that were emptied: 64 segments of 32 records by a shard, 1,024 places by a link.
+const KEPT: i64 = (64 * 32 + 1024) * 112;
+
+/// The sizes of records that every row is filled with.
+const SIZES: [usize; 4] = [0, 1, 100, 64 << 10];
+
+/// One row's measurement.
+struct Row {
+    name: &'static str,
+    before: i64,
+}
+
+impl Row {
+    fn begin(name: &'static str) -> Row {
+        Row { name, before: live() }
+    }
+
+    /// Filled: `accounted` bytes agree with what the allocator gave out since, within a tenth and the slack.
+    fn filled(&self, size: usize, records: u64, accounted: u64) {
+        let (accounted, observed) = self.at_most(size, records, accounted);
+        let figures = format!("{}, {records} x {size} B: {accounted} accounted, {observed} there", self.name);
+        assert!(observed >= accounted - accounted / 10 - SLACK, "less than accounted: {figures}");
+    }
+
+    /// Filled with records whose entries are accounted with 144 bytes each and take from 88 (in a send queue)
+    /// to 106 (in a receive queue): never more than accounted, and as much where the payload is what counts.
+    fn filled_with_entries(&self, size: usize, records: u64, charged: u64) {
+        if size >= 4096 {
+            return self.filled(size, records, charged + records * ENTRY);
+        }
+        self.at_most(size, records, charged + records * ENTRY);
+    }
+
+    fn at_most(&self, size: usize, records: u64, accounted: u64) -> (i64, i64) {
+        let (accounted, observed) = (accounted as i64, live() - self.before);
+        let figures = format!("{}, {records} x {size} B: {accounted} accounted, {observed} there", self.name);
+        println!("{figures}");
+        assert!(observed <= accounted + accounted / 10 + SLACK, "more than accounted: {figures}");
+        (accounted, observed)
+    }
+
+    /// Drained: back at the level before, but for what is kept for the next burst.
+    #[track_caller]
+    fn drained(&self) {
+        until_or(|| live() - self.before <= SLACK + KEPT, || format!("{}: {} left", self.name, live() - self.before));
+    }
+}
+
+/// What a record of that size without a method is charged with.
+fn charge_of(size: usize) -> u64 {
+    size as u64 + afflux::base::unit::RECORD_OVERHEAD
+}
+
+/// A payload of its own, as an application makes them.
+fn payload(size: usize) -> Bytes {
+    Bytes::from(vec![0xA5_u8; size])
+}
+
+/// Sends until the queue takes no more; returns how many it took.
+fn fill(channel: &Channel, size: usize) -> u64 {
+    let (mut n, mut refused) = (0, 0);
+    until(|| {
+        match channel.try_send("", payload(size)) {
+            Ok(()) => (n, refused) = (n + 1, 0),
+            Err(error) => {
+                assert_eq!(error.error().detail(), Detail::NoRoom);
+                let figures = error.error().figures();
+                let full = figures.used.unwrap() + figures.requested.unwrap() > figures.limit.unwrap();
+                refused += if full { 1 } else { 0 };
+            }
+        }
+        while refused == 0 && channel.try_send("", payload(size)).is_ok() {
+            n += 1;
+        }
+        refused > 3
+    });
+    n
+}
+
+/// Records accepted for a node that is away lie in its send queue.
+#[test]
+fn send_queue() {
+    let _turn = alone();
+    let _dog = watch_for(LONG);
+    for size in SIZES {
+        let proxy = Proxy::to_nobody();
+        let client = small("client")
+            .connect(proxy.address())
+            .named("away")
+            .reconnect(Duration::from_millis(20), Duration::from_millis(100))
+            .send_hwm(Hwm::Bytes(ByteSize::mib(4)))
+            .start()
+            .unwrap();
+        let away = client.client().node("away");
+        // What is made at first use is made.
+        away.try_send("", payload(size)).unwrap();
+        settle();
+        let row = Row::begin("send queue");
+        let n = fill(&away, size);
+        settle();
+        row.filled_with_entries(size, n, link(&client).queued_bytes - charge_of(size));
+        let server = support::server("away").node_handler(told(|m, _| drop(m))).start().unwrap();
+        proxy.lead_to(&server);
+        until(|| link(&client).queued_bytes == 0 && link(&client).up);
+        drop(server);
+        until(|| !link(&client).up);
+        row.drained();
+    }
+}
+
+/// Waits until nothing is taken or given back any more: what is under way has arrived.
+fn settle() {
+    let mut seen = live();
+    let mut quiet = 0;
+    until(|| {
+        let now = live();
+        quiet = if now == seen { quiet + 1 } else { 0 };
+        seen = now;
+        quiet > 40
+    });
+}
+
+/// Operations that wait for room keep their payload in a cell, and the cells are there from the start.
+#[test]
+fn waiting_room() {
+    let _turn = alone();
+    let _dog = watch_for(LONG);
+    for size in SIZES {
+        let proxy = Proxy::to_nobody();
+        let client = small("client")
+            .connect(proxy.address())
+            .named("away")
+            .send_hwm(Hwm::Bytes(ByteSize::bytes(1)))
+            .start()
+            .unwrap();
+        let away = client.client().node("away");
+        away.send("", "").wait().unwrap();
+        drop((0..1024).map(|_| away.send("", "").timeout(LONG).submit()).collect::<Vec<_>>());
+        until_status(&client, |s| s.waiting == 0);
+        settle();
+        let row = Row::begin("waiting room");
+        let mut waiting = Vec::with_capacity(2000);
+        let handles = 2000 * size_of::<Pending<afflux::OneWay>>() as u64;
+        loop {
+            let mut pending = away.send("", payload(size)).timeout(LONG).submit();
+            match pending.try_take() {
+                None => waiting.push(pending),
+                Some(end) => break assert_eq!(end.unwrap_err().error().detail(), Detail::WaitingRoomFull),
+            }
+        }
+        let n = waiting.len() as u64;
+        settle();
+        assert_eq!(u64::from(client.status().waiting), n);
+        let own = n * afflux::base::unit::RECORD_OVERHEAD;
+        row.filled(size, n, client.status().waiting_bytes - own + handles);
+        drop(waiting);
+        until_status(&client, |s| s.waiting == 0);
+        row.drained();
+    }
+}
+
+/// A ring to a shard that is stuck: the places are there from the start, the payloads are not.
+#[test]
+fn caller_ring() {
+    let _turn = alone();
+    let _dog = watch_for(LONG);
+    for size in SIZES {
+        let door = Door::shut();
+        let at_door = door.clone();
+        let proxy = Proxy::to_nobody();
+        let host = support::server("host")
+            .connect(proxy.address())
+            .named("away")
+            .send_hwm(Hwm::Bytes(ByteSize::mib(8)))
+            .channel("block", told(move |_, _| at_door.pass()))
+            .start()
+            .unwrap();
+        let caller = client_of(&host);
+        let key = door.key();
+        let away = host.client().node("away");
+        away.try_send("", payload(size)).unwrap();
+        caller.client().channel("block").send("", "").wait().unwrap();
+        until(|| door.came() == 1);
+        settle();
+        let before = away_link(&host).queued_bytes;
+        let row = Row::begin("caller ring");
+        let mut n = 0;
+        while away.try_send("", payload(size)).is_ok() {
+            n += 1;
+        }
+        let charged = away_link(&host).queued_bytes - before;
+        row.filled(size, n, charged - n * afflux::base::unit::RECORD_OVERHEAD);
+        drop((key, caller, host));
+        until(|| live() < row.before);
+    }
+}
+
+fn away_link(host: &Host) -> afflux::LinkStatus {
+    host.status().links.into_iter().find(|l| &*l.peer == "away").unwrap()
+}
+
+/// What a peer has sent and no permit was left for lies in its receive queue: decoded, claimed by nobody.
+#[test]
+fn receive_queue() {
+    let _turn = alone();
+    let _dog = watch_for(LONG);
+    const MARK: u64 = 4 << 20;
+    for size in SIZES {
+        let (keep, held) = kept();
+        let server = support::server("server")
+            .max_jobs(1)
+            .max_started_handlers(1)
+            .receive_hwm(Hwm::Bytes(ByteSize::bytes(MARK)))
+            .channel("keep", keep)
+            .start()
+            .unwrap();
+        let proxy = Proxy::before(&server);
+        let client = connected(small("client").connect(proxy.address()).send_hwm(Hwm::Bytes(ByteSize::mib(8))));
+        let channel = client.client().channel("keep");
+        // One is started, one holds the permit; told to pause or not, the rest is on its way already.
+        let charge = charge_of(size);
+        let n = MARK / charge;
+        let first = channel.request("", "").timeout(LONG).submit();
+        let first_debt = held.recv().unwrap();
+        proxy.freeze(Lane::Application);
+        settle();
+        channel.try_send("", payload(size)).unwrap();
+        let row = Row::begin("receive queue");
+        let mut sent = 0;
+        until(|| {
+            while sent < n && channel.try_send("", payload(size)).is_ok() {
+                sent += 1;
+            }
+            sent == n
+        });
+        proxy.thaw(Lane::Application);
+        until_or(|| server.status().received == n + 2, || format!("{:?}", server.status().received));
+        until(|| link(&client).queued_bytes == 0 && link(&client).waiting == 0);
+        settle();
+        // The client's own table of records has grown and is empty; its part is told by `drained`.
+        row.filled_with_entries(size, n, n * charge);
+        first_debt.0.reply("");
+        first.wait().unwrap();
+        until_status(&server, |s| s.delivered == n + 2 && s.owned_bytes == 0);
+        row.drained();
+    }
+}
+
+/// Replies that a peer does not take wait on the answering side, under their own mark.
+#[test]
+fn large_replies() {
+    replies(&SIZES[3..]);
+}
+
+#[test]
+#[ignore = "open: a lane stages all its replies; small payloads are then there twice, and their entries double"]
+fn small_replies() {
+    replies(&SIZES[..3]);
+}
+
+fn replies(sizes: &[usize]) {
+    let _turn = alone();
+    let _dog = watch_for(LONG);
+    for &size in sizes {
+        let server = support::server("server")
+            .reply_marks(ByteSize::mib(4), ByteSize::mib(128))
+            .heartbeat(BEAT, LONG)
+            .max_message_size(ByteSize::mib(1))
+            .socket_buffers(ByteSize::kib(8), ByteSize::kib(8))
+            .channel("make", asked(move |request, cx| request.reply(cx, payload(size))))
+            .start()
+            .unwrap();
+        let proxy = Proxy::before(&server);
+        let client = connected(
+            small("client").connect(proxy.address()).heartbeat(BEAT, LONG).max_message_size(ByteSize::mib(1)),
+        );
+        let make = client.client().channel("make");
+        make.request("", "").wait().unwrap();
+        let mut pending: Vec<Pending<TwoWay>> = Vec::with_capacity(16_384);
+        proxy.freeze(Lane::Completion);
+        settle();
+        let row = Row::begin("replies");
+        let n = ((3 << 20) / charge_of(size)).min(16_000);
+        pending.extend((0..n).map(|_| make.request("", "").timeout(LONG).submit()));
+        until_status(&server, |s| s.delivered == n + 1 && s.owned_bytes == 0);
+        settle();
+        let bytes = server.status().reply_bytes;
+        row.filled_with_entries(size, bytes / charge_of(size), bytes);
+        proxy.thaw(Lane::Completion);
+        for pending in pending.drain(..) {
+            pending.wait().unwrap();
+        }
+        until_status(&server, |s| s.reply_bytes == 0);
+        row.drained();
+    }
+}
+
+/// Replies that have arrived and were not taken: the large ones in the hold, the small ones bounded by their
+/// slots.
+#[test]
+fn reply_hold() {
+    let _turn = alone();
+    let _dog = watch_for(LONG);
+    for size in [0, 1, 100, 2048, 64 << 10] {
+        let server =
+            support::server("server").channel("make", asked(move |r, cx| r.reply(cx, payload(size)))).start().unwrap();
+        let client = connected(small("client").connect(address(&server)).reply_hold(ByteSize::mib(32)));
+        let make = client.client().channel("make");
+        let mut pending = Vec::with_capacity(1000);
+        make.request("", "").wait().unwrap();
+        // The first turn of all tables.
+        (0..500).for_each(|_| pending.push(make.request("", "").timeout(LONG).submit()));
+        pending.drain(..).for_each(|p| drop(p.wait().unwrap()));
+        settle();
+        let row = Row::begin("reply hold");
+        (0..500).for_each(|_| pending.push(make.request("", "").timeout(LONG).submit()));
+        until_status(&client, |s| s.requests == 0);
+        until_status(&server, |s| s.owned_bytes == 0 && s.reply_bytes == 0);
+        settle();
+        let status = client.status();
+        let large = size > 2048;
+        assert_eq!(status.reply_hold_bytes, if large { 500 * size as u64 } else { 0 });
+        assert_eq!(status.reply_hold_refused, 0);
+        row.filled(size, 500, 500 * size as u64);
+        drop(pending);
+        until_status(&client, |s| s.reply_hold_bytes == 0);
+        row.drained();
+    }
+}
+
+/// A record larger than its queue's mark: its bytes are counted as they arrive, not as they are announced, and
+/// are gone with it.
+#[test]
+fn oversize() {
+    let _turn = alone();
+    let _dog = watch_for(LONG);
+    const SIZE: usize = 8 << 20;
+    let (keep, held) = kept();
+    let server =
+        support::server("server").receive_hwm(Hwm::Bytes(ByteSize::kib(64))).channel("keep", keep).start().unwrap();
+    let client = client_of(&server);
+    let keep = client.client().channel("keep");
+    let first = keep.request("", "").submit();
+    held.recv().unwrap().0.reply("");
+    first.wait().unwrap();
+    for _ in 0..2 {
+        settle();
+        let row = Row::begin("oversize");
+        let pending = keep.request("", payload(SIZE)).timeout(LONG).submit();
+        let debt = held.recv().unwrap();
+        until(|| link(&client).queued_bytes == 0);
+        until_status(&server, |s| s.owned_bytes > 0);
+        settle();
+        row.filled(SIZE, 1, server.status().owned_bytes);
+        debt.0.reply("");
+        drop(debt.1);
+        pending.wait().unwrap();
+        until_status(&server, |s| s.owned_bytes == 0);
+        row.drained();
+    }
+}
