@@ -450,6 +450,8 @@ impl ShardEngine {
                 shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
             }
         } else {
+            // What was begun and lost left room for those who wait.
+            self.admit_waiters(index);
             self.soil(index);
         }
         self.reap(index);
