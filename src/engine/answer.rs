@@ -83,11 +83,16 @@ fn enter_replies(shared: &HostShared, target: &Target, charge: u64) -> bool {
     // A peer below its part of the host's mark is never refused because of the others.
     let fair_part = shared.plan.reply.host / u64::from(shared.plan.peers_max).max(1);
     if shared.replies.enter(charge).is_err() {
-        if target.replies.bytes() > fair_part {
+        if target.replies.bytes() <= fair_part {
+            shared.replies.force(charge);
+            return true;
+        }
+        // Its own lane may be empty: it is told when others have made room.
+        shared.short.raise();
+        if shared.replies.enter(charge).is_err() {
             target.replies.leave(charge);
             return false;
         }
-        shared.replies.force(charge);
     }
     true
 }

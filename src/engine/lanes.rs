@@ -86,6 +86,7 @@ pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
 
 fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Writer<Record>, Post>) {
     loop {
+        let mut room = false;
         held.drain_posts(|writer, post| match post {
             // 0 is no link: the request came on one that was lost before it was claimed.
             Post::Reply { link, record } if link == writer.link && link != 0 => stage_reply(target, writer, record),
@@ -93,6 +94,7 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
             Post::Reply { record, .. } => {
                 shared.counts.replies_undeliverable.add(1);
                 leave_replies(shared, target, record.charge());
+                room = true;
             }
             Post::Command { link, frame } => {
                 // Refused: too many wait. Whoever tells states by commands tells them again.
@@ -110,10 +112,11 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
                     shared.counts.replies_undeliverable.add(1);
                     leave_replies(shared, target, charge);
                 }
+                // Those who wait for room here answer what nobody asks any more, and find that out now.
+                room = true;
             }
             Post::Retire { .. } => {}
         });
-        let mut room = false;
         held.flush(|_, charge| {
             leave_replies(shared, target, charge);
             room = true;
@@ -162,4 +165,5 @@ fn envelope(record: &Record) -> &[u8] {
 fn leave_replies(shared: &HostShared, target: &Target, charge: u64) {
     target.replies.leave(charge);
     shared.replies.leave(charge);
+    shared.relieve();
 }

@@ -599,7 +599,18 @@ impl ShardEngine {
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
                 self.unpark(index);
+                self.admit_replies(index);
             }
+        }
+    }
+
+    /// Replies that waited for room under the host's mark.
+    fn admit_replies(&mut self, index: u32) {
+        let Some(target) = self.link(index).map(|link| link.target.clone()) else { return };
+        if !target.reply_waiters.lock().is_empty() {
+            let shared = self.core.shared();
+            answer::admit_waiting(shared, &target);
+            lanes::drive_completion(shared, &target);
         }
     }
 
