@@ -714,8 +714,10 @@ impl ShardEngine {
             let Some(conn) = &link.conn else { continue };
             let due = match conn.ending {
                 Some(ending) => ending.until,
-                None if conn.decoder.assembly().is_some() => conn.last_byte.after(limit),
-                None => continue,
+                None if conn.decoder.assembly().is_none() => continue,
+                // What came while this shard was busy is read first: the time is the peer's, not ours.
+                None if conn.readable => Instant::NEVER,
+                None => conn.last_byte.after(limit),
             };
             self.assembling = true;
             if self.core.now >= due {
