@@ -1291,7 +1291,10 @@ fn decode(
         match item {
             Item::Record(record) => {
                 conn.decoded += 1;
-                target.decoded.set(conn.decoded);
+                // After the loss it is told to nobody, and the next link may have begun to count.
+                if conn.ending.is_none() {
+                    target.decoded.set(conn.decoded);
+                }
                 link.origin.offer(segments, record, step.charge, core.now);
                 settle(shared, link);
                 *offered += 1;
