@@ -270,6 +270,11 @@ impl ShardEngine {
         }
     }
 
+    /// The receive queues of its links, and why the head of one may not be claimed now: for checks.
+    pub fn origins(&self) -> impl Iterator<Item = (&Arc<Target>, &Origin, Option<Reason>)> {
+        self.links.iter().flatten().map(|link| (&link.target, &link.origin, link.held))
+    }
+
     /// Whether anything was left for this shard since it looked: to be asked after announcing the sleep.
     pub fn has_work(&self) -> bool {
         let shared = self.core.shared();
