@@ -46,6 +46,8 @@ pub struct Op {
     pub end: Option<End>,
     pub parent: Option<u32>,
     pub reply: u32,
+    /// Its caller looks when it pleases him: the end may be heard late.
+    pub lazy: bool,
     /// The connection that took its first byte.
     pub begun: Option<usize>,
     /// Times that a handler saw it.
@@ -102,6 +104,7 @@ impl Book {
             end: None,
             parent: None,
             reply: 0,
+            lazy: false,
             begun: None,
             delivered: 0,
         });
@@ -129,7 +132,7 @@ impl Book {
         }
         self.live.remove(&(op.deadline, at));
         // A continuation runs when its shard is back: its end may be heard late.
-        if op.kind != Kind::Nested && end != End::LetGo && now > op.deadline + LATENESS {
+        if op.kind != Kind::Nested && !op.lazy && end != End::LetGo && now > op.deadline + LATENESS {
             self.faults
                 .push(format!("operation {at} ended {} us after its deadline: {op:?}", (now - op.deadline) / 1000));
         }
@@ -168,7 +171,8 @@ impl Book {
     pub fn look_for_hangs(&mut self, now: u64) {
         let hung: Vec<(u64, u32)> = self.live.iter().take_while(|(d, _)| *d + LATENESS < now).copied().collect();
         for (deadline, at) in hung {
-            if self.ops[at as usize].kind != Kind::Nested || deadline + 2000 * MS < now {
+            let op = &self.ops[at as usize];
+            if op.kind != Kind::Nested && !op.lazy || deadline + 2000 * MS < now {
                 self.live.remove(&(deadline, at));
                 self.faults.push(format!("operation {at} hangs: {:?}", self.ops[at as usize]));
             }

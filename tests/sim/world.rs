@@ -29,6 +29,9 @@ use super::swarm::{Swarm, name, one_of};
 /// The longest that a world may take to come to rest once the load has ended.
 const REST: u64 = 60_000 * MS;
 
+/// The longest that a caller takes to look at what has ended.
+const LAZY: u64 = 100 * MS;
+
 /// How long a caller rests after an operation that did not go out.
 const AFTER_FAILURE: u64 = 20 * MS;
 
@@ -244,6 +247,7 @@ impl World {
             Event::Arrive(node, end) => self.net.on_arrive(node, self.nodes[node].completion(), end),
             Event::Call(caller) => self.call(caller, now),
             Event::GiveUp(op) => self.give_up(op as u32, now),
+            Event::Take(op) => self.poll(op as u32, now),
             Event::Answer(at) => self.stage.answer(at),
             Event::Alarm(at) => self.stage.ring(at),
             Event::Fault => self.inject(now),
@@ -301,8 +305,18 @@ impl World {
                 }
             }
             for op in ended {
-                self.poll(op, now);
+                self.take(op, now);
             }
+        }
+    }
+
+    /// An operation is said to have ended: its caller looks now, or when he comes to it.
+    fn take(&mut self, op: u32, now: u64) {
+        let lazy = self.stage.book.lock().unwrap().ops[op as usize].lazy;
+        if lazy && self.started.contains_key(&op) {
+            self.agenda.add(now + self.rng.below(LAZY), Event::Take(op as usize));
+        } else {
+            self.poll(op, now);
         }
     }
 
@@ -386,6 +400,7 @@ impl World {
             let from = (caller.node, caller.life);
             let op = book.begin(kind, from, to, caller.origin, now, timeout.as_nanos() as u64);
             book.ops[op as usize].reply = reply;
+            book.ops[op as usize].lazy = r.below(100) < swarm.lazy_percent;
             op
         };
         let script = Script {
@@ -566,6 +581,11 @@ impl World {
         let ended = std::mem::take(&mut *self.wakes.0.lock().unwrap());
         self.coverage.see("operation ended by the shutdown", !ended.is_empty());
         ended.into_iter().for_each(|op| self.poll(op, now));
+        let lazy: Vec<u32> = {
+            let book = self.stage.book.lock().unwrap();
+            book.unended(at).into_iter().filter(|op| book.ops[*op as usize].lazy).collect()
+        };
+        lazy.into_iter().for_each(|op| self.poll(op, now));
         self.observe(at, now);
         {
             let book = &mut *self.stage.book.lock().unwrap();
