@@ -127,6 +127,9 @@ struct Link {
     /// A detach that found the write baton taken.
     detaching: Option<Detaching>,
     origin: Origin,
+    /// Records at the head of the queue that came over links before the present one: their answers have
+    /// nowhere to go, for the peer may be another that only has the name.
+    stale: usize,
     /// Drawn from the host's oversize budget for the record that is larger than the mark.
     drawn: u64,
     /// Why its head may not be claimed now.
@@ -368,6 +371,7 @@ impl ShardEngine {
             writable: true,
             dirty: false,
             detaching: None,
+            stale: 0,
             drawn: 0,
             held: None,
             ticketed_at: Instant(0),
@@ -392,6 +396,7 @@ impl ShardEngine {
         let now = self.core.now;
         let max = self.core.shared().plan.max_message;
         if let Some(link) = self.link(index) {
+            link.stale = link.origin.len();
             link.conn = Some(Conn {
                 link: attach.link,
                 transport: attach.transport,
@@ -926,7 +931,9 @@ impl ShardEngine {
         }
         self.unclaimed -= 1;
         self.core.own(claimed.record.charge());
-        let (target, at) = (link.target.clone(), link.conn.as_ref().map_or(0, |c| c.link));
+        let at = if link.stale > 0 { 0 } else { link.conn.as_ref().map_or(0, |c| c.link) };
+        link.stale = link.stale.saturating_sub(1);
+        let target = link.target.clone();
         self.aged(now.since(claimed.arrived));
         if claimed.resume {
             self.unpark(index);
