@@ -93,6 +93,17 @@ impl Method {
         }
     }
 
+    /// From what [`Method::as_bytes`] gave. Bytes that are no name come out as the empty one.
+    #[inline]
+    pub fn from_bytes(name: &[u8]) -> Method {
+        if name.len() <= INLINE {
+            let mut buf = [0; INLINE];
+            buf[..name.len()].copy_from_slice(name);
+            return Method(Repr::Inline(name.len() as u8, buf));
+        }
+        std::str::from_utf8(name).ok().and_then(Method::new).unwrap_or_default()
+    }
+
     /// The name.
     pub fn as_str(&self) -> &str {
         match &self.0 {

@@ -31,30 +31,29 @@ use crate::base::error::{Detail, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId, TargetId};
 use crate::base::record::{Kind, Method, Record};
 use crate::base::time::Instant;
+use crate::flow::backlog::{Backlog, ChunkPool, Head};
+use crate::flow::egress::Unbegun;
 use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
 use crate::flow::link_clock::clock_ms;
-use crate::flow::origin::{Admit, Origin, SegmentPool};
+use crate::flow::origin::{Admit, Origin};
 use crate::flow::target::{Dialect, Flushed, Post, Target};
 use crate::flow::transport::Transport;
 use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
 use crate::sync::cell::CellState;
 use crate::sync::gate::{Ticket, Waited};
-use crate::sync::ring::Consumer;
+use crate::sync::ring::{Batch, Consumer};
 use crate::sync::task::TaskKey;
 use crate::wire::command::{Command, write_pong};
-use crate::wire::decode::{Decoder, Item};
+use crate::wire::decode::{Decoder, Item, reread};
 
-/// Segments of receive queues that a shard keeps for the next burst: 64 x 32 records.
-const SEGMENTS_KEPT: usize = 64;
+/// Chunks of queues that a shard keeps for the next burst: 256 KiB.
+const CHUNKS_KEPT: usize = 64;
 
 /// After the loss of a link, how much of what its peer had sent is still read, and for how long: what
 /// lies in the kernel's buffers, and one record that is under way.
 const LAST_BYTES: usize = 16 << 20;
 const LAST_TIME: Duration = Duration::from_secs(1);
-
-/// Places of a link's outbox that are kept when it is empty; a larger one is given back.
-const OUTBOX_KEPT: usize = 1024;
 
 /// What the shell has to do with its poller after a turn.
 #[derive(Debug)]
@@ -118,8 +117,8 @@ struct Link {
     target: Arc<Target>,
     generation: u32,
     conn: Option<Conn>,
-    /// Accepted, nothing of it written. Bounded by the mark.
-    outbox: VecDeque<Record>,
+    /// Accepted, and not in the writer's hands yet. Bounded by the mark.
+    outbox: Backlog,
     /// Operations that wait for room here, in order. Bounded by the target's share of the room.
     waiters: Waiters,
     writable: bool,
@@ -166,7 +165,7 @@ pub struct ShardEngine {
     /// Links that may have bytes to read.
     readable: VecDeque<u32>,
     ingress: Ingress<Ticket>,
-    segments: SegmentPool,
+    chunks: ChunkPool,
     /// Links whose head may not be claimed now, for a reason of its own.
     held: Vec<u32>,
     run_queue: VecDeque<Job>,
@@ -222,7 +221,7 @@ impl ShardEngine {
             dirty: VecDeque::new(),
             readable: VecDeque::new(),
             ingress: Ingress::new(TurnOrder::OldestFirst),
-            segments: SegmentPool::new(SEGMENTS_KEPT),
+            chunks: ChunkPool::new(CHUNKS_KEPT),
             held: Vec::new(),
             run_queue: VecDeque::new(),
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
@@ -359,7 +358,7 @@ impl ShardEngine {
             target,
             generation,
             conn: None,
-            outbox: VecDeque::new(),
+            outbox: Backlog::new(),
             writable: true,
             dirty: false,
             detaching: None,
@@ -431,18 +430,17 @@ impl ShardEngine {
         target.in_doubt_on_detach.add(writer.written.saturating_sub(told));
         writer.written = 0;
         lanes::let_go(&shared, &target, writer);
-        if let Some((record, charge)) = detached.begun {
+        if let Some((_, charge)) = detached.begun {
             let _ = target.mark.release(charge);
             target.lost_on_detach.add(1);
-            drop(record);
         }
-        for (record, _) in detached.unbegun.collect::<Vec<_>>().into_iter().rev() {
-            link.outbox.push_front(record);
+        if !detached.unbegun.is_empty() {
+            requeue(&mut self.chunks, &mut link.outbox, detached.unbegun);
         }
         shared.end_requests(&target, Detail::LinkLost);
         if detaching.forget {
-            for record in std::mem::take(&mut link.outbox) {
-                let _ = target.mark.release(record.charge());
+            while let Some((head, _)) = link.outbox.pop(&mut self.chunks) {
+                let _ = target.mark.release(head.charge);
                 target.lost_on_detach.add(1);
             }
             for id in link.waiters.drain() {
@@ -512,9 +510,15 @@ impl ShardEngine {
         let mut any = false;
         let mut rings = std::mem::take(&mut self.rings);
         rings.retain_mut(|ring| {
-            let here = ring.len();
-            any |= here > 0;
-            ring.drain(here, |outgoing| self.enqueue(outgoing));
+            let mut left = ring.len();
+            any |= left > 0;
+            let mut batch = ring.batch();
+            while left > 0
+                && let Some(target) = batch.front().map(|outgoing| outgoing.target)
+            {
+                self.take_run(&mut Run { batch: &mut batch, target, left: &mut left });
+            }
+            drop(batch);
             !ring.is_abandoned()
         });
         rings.append(&mut self.rings);
@@ -522,36 +526,67 @@ impl ShardEngine {
         any
     }
 
-    fn enqueue(&mut self, outgoing: Outgoing) {
-        let index = match self.last_target {
-            Some((target, index)) if target == outgoing.target => index,
+    fn index_of(&mut self, target: TargetId) -> Option<u32> {
+        match self.last_target {
+            Some((last, index)) if last == target => Some(index),
             _ => {
-                let Some(&index) = self.by_target.get(&outgoing.target) else {
-                    return self.enqueue_lost(outgoing);
-                };
-                self.last_target = Some((outgoing.target, index));
-                index
+                let index = *self.by_target.get(&target)?;
+                self.last_target = Some((target, index));
+                Some(index)
             }
-        };
-        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
-        if link.target.gone.is_raised() {
-            // Its queue was counted lost; the link is here only for what it received.
-            let _ = link.target.mark.release(outgoing.record.charge());
-            return self.enqueue_lost(outgoing);
-        }
-        push_outgoing(&mut link.outbox, outgoing.record);
-        if !link.dirty {
-            self.soil(index);
         }
     }
 
+    /// Takes a run of records: into the writer's hands, if nothing is in front of them and nobody else
+    /// writes; else into the outbox.
+    fn take_run(&mut self, run: &mut Run<'_, '_>) {
+        let id = run.target;
+        let Some(index) = self.index_of(id) else {
+            return run.for_each(|record| self.lose_record(id, &record));
+        };
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
+        let target = link.target.clone();
+        if target.gone.is_raised() {
+            // Its queue was counted lost; the link is here only for what it received.
+            return run.for_each(|record| {
+                let _ = target.mark.release(record.charge());
+                self.lose_record(id, &record);
+            });
+        }
+        let shared = self.core.shared();
+        if link.outbox.is_empty()
+            && link.writable
+            && link.detaching.is_none()
+            && let Some(mut writer) = target.application.try_take()
+        {
+            if writer.transport.is_some() {
+                while writer.egress.room(BATCH)
+                    && let Some(record) = run.next()
+                {
+                    let head = Head::of(&record, record.charge(), 0);
+                    if is_cancelled(shared, &head) {
+                        discard(&target, &head);
+                    } else if lanes::stage(&mut writer, record).is_err() {
+                        refuse_unserved(shared, &target, &head);
+                    }
+                }
+            }
+            lanes::let_go(shared, &target, writer);
+        }
+        for record in run {
+            let charge = record.charge();
+            link.outbox.push(&mut self.chunks, record, charge, 0);
+        }
+        self.soil(index);
+    }
+
     /// A record for a link that is gone: its caller fixed the target before he could know.
-    fn enqueue_lost(&mut self, outgoing: Outgoing) {
+    fn lose_record(&self, target: TargetId, record: &Record) {
         let shared = self.core.shared();
         shared.counts.lost_with_target.add(1);
-        if outgoing.record.kind == Kind::Request {
-            let id = CellId::from_correlation(outgoing.record.correlation);
-            shared.fail(id, TAG_REQUEST | outgoing.target.0, None, ErrorKind::Unavailable, Detail::Detached);
+        if record.kind == Kind::Request {
+            let id = CellId::from_correlation(record.correlation);
+            shared.fail(id, TAG_REQUEST | target.0, None, ErrorKind::Unavailable, Detail::Detached);
         }
     }
 
@@ -669,7 +704,7 @@ impl ShardEngine {
                     if request {
                         op.record.correlation = id.correlation();
                     }
-                    push_outgoing(&mut link.outbox, op.record);
+                    link.outbox.push(&mut self.chunks, op.record, charge, 0);
                     admitted = true;
                 }
                 None => {
@@ -763,7 +798,7 @@ impl ShardEngine {
             conn.carry = Vec::new();
         }
         let more = loop {
-            let used = decode(&self.core, &mut self.segments, link, &block[..have], offered)?;
+            let used = decode(&self.core, &mut self.chunks, link, &block[..have], offered)?;
             let Some(conn) = &mut link.conn else { break false };
             block.copy_within(used.consumed..have, 0);
             have -= used.consumed;
@@ -896,7 +931,7 @@ impl ShardEngine {
             Spend::Acquired { cancel: None } => {}
         }
         self.ingress.claimed(pick, now);
-        let Some(claimed) = link.origin.claim(&mut self.segments) else {
+        let Some(claimed) = link.origin.claim(&mut self.chunks) else {
             debug_assert!(false, "ingress knows of a record that its origin does not have");
             return self.give_back(1);
         };
@@ -1165,19 +1200,17 @@ impl ShardEngine {
             return false;
         }
         let mut budget = shared.plan.turn.write_bytes_per_link;
-        let mut lost = Vec::new();
         let flushed = loop {
-            while writer.egress.room(BATCH)
-                && let Some(record) = link.outbox.pop_front()
-            {
-                // What was cancelled before it left is never sent.
-                if record.kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(record.correlation)) {
-                    let _ = target.mark.release(record.charge());
-                    target.discarded.add(1);
-                    continue;
-                }
-                if let Err(record) = lanes::stage(&mut writer, record) {
-                    lost.push(record);
+            while writer.egress.room(BATCH) {
+                let staged = link.outbox.take(&mut self.chunks, |head, taken| {
+                    if is_cancelled(&shared, &head) {
+                        discard(&target, &head);
+                    } else if !lanes::stage_taken(&mut writer, &head, taken) {
+                        refuse_unserved(&shared, &target, &head);
+                    }
+                });
+                if staged.is_none() {
+                    break;
                 }
             }
             let before = writer.egress.pending_bytes();
@@ -1188,20 +1221,8 @@ impl ShardEngine {
             }
         };
         link.writable = flushed != Flushed::Blocked;
-        if link.outbox.is_empty() && link.outbox.capacity() > OUTBOX_KEPT {
-            link.outbox = VecDeque::new();
-        }
         let more = flushed == Flushed::Empty && !link.outbox.is_empty();
         lanes::let_go(&shared, &target, writer);
-        for record in lost {
-            let _ = target.mark.release(record.charge());
-            target.discarded.add(1);
-            if record.kind == Kind::Request {
-                let id = CellId::from_correlation(record.correlation);
-                let tag = TAG_REQUEST | target.id.0;
-                shared.fail(id, tag, Some(&target), ErrorKind::NotFound, Detail::NoHandler);
-            }
-        }
         if target.mark.waiters() > 0 {
             self.admit_waiters(index);
         }
@@ -1217,15 +1238,63 @@ impl ShardEngine {
     }
 }
 
-/// Adds to a link's outbox. A small one doubles, as queues do; a large one grows by an eighth, so that its
-/// free places stay within what the ledger has for the entries.
-#[inline]
-fn push_outgoing(outbox: &mut VecDeque<Record>, record: Record) {
-    let len = outbox.len();
-    if len == outbox.capacity() && len >= OUTBOX_KEPT {
-        outbox.reserve_exact(len / 8);
+/// The oldest records of a ring that go to one target, at most `left`.
+struct Run<'a, 'r> {
+    batch: &'a mut Batch<'r, Outgoing>,
+    target: TargetId,
+    left: &'a mut usize,
+}
+
+impl Iterator for Run<'_, '_> {
+    type Item = Record;
+
+    #[inline]
+    fn next(&mut self) -> Option<Record> {
+        if *self.left == 0 || self.batch.front()?.target != self.target {
+            return None;
+        }
+        *self.left -= 1;
+        self.batch.next().map(|outgoing| outgoing.record)
     }
-    outbox.push_back(record);
+}
+
+/// What was cancelled before it left is never sent.
+#[inline]
+fn is_cancelled(shared: &HostShared, head: &Head) -> bool {
+    head.kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(head.correlation))
+}
+
+/// A record that is not sent after all.
+fn discard(target: &Target, head: &Head) {
+    // Who waits for the room is looked at after each flush.
+    let _ = target.mark.release(head.charge);
+    target.discarded.add(1);
+}
+
+/// A record for a channel that the peer does not serve on this link.
+#[cold]
+fn refuse_unserved(shared: &HostShared, target: &Arc<Target>, head: &Head) {
+    discard(target, head);
+    if head.kind == Kind::Request {
+        let id = CellId::from_correlation(head.correlation);
+        shared.fail(id, TAG_REQUEST | target.id.0, Some(target), ErrorKind::NotFound, Detail::NoHandler);
+    }
+}
+
+/// Puts records of which nothing was written in front of those that waited behind them.
+fn requeue(chunks: &mut ChunkPool, outbox: &mut Backlog, unbegun: Vec<Unbegun<u16>>) {
+    let mut behind = std::mem::take(outbox);
+    for staged in unbegun {
+        if let Some(mut record) = reread(&staged.bytes, staged.large) {
+            record.channel = staged.keep;
+            outbox.push(chunks, record, staged.charge, 0);
+        } else {
+            debug_assert!(false, "what was staged here is a record");
+        }
+    }
+    while let Some((head, record)) = behind.pop(chunks) {
+        outbox.push(chunks, record, head.charge, head.stamp);
+    }
 }
 
 /// How far decoding came.
@@ -1238,7 +1307,7 @@ struct Used {
 /// Decodes what is admitted of `input` into the link's origin.
 fn decode(
     core: &Core,
-    segments: &mut SegmentPool,
+    chunks: &mut ChunkPool,
     link: &mut Link,
     input: &[u8],
     offered: &mut u32,
@@ -1277,7 +1346,7 @@ fn decode(
             Item::Record(record) => {
                 conn.decoded += 1;
                 target.decoded.set(conn.decoded);
-                link.origin.offer(segments, record, step.charge, core.now);
+                link.origin.offer(chunks, record, step.charge, core.now);
                 settle(shared, link);
                 *offered += 1;
             }
@@ -1287,7 +1356,7 @@ fn decode(
                 conn.decoded += 1;
                 let mut record = error_record(0, malformed.reply_to, ErrorKind::Protocol, 0, "");
                 record.payload = Bytes::from_static(malformed.reason.as_bytes());
-                link.origin.offer(segments, record, step.charge, core.now);
+                link.origin.offer(chunks, record, step.charge, core.now);
                 settle(shared, link);
                 *offered += 1;
             }
@@ -1374,7 +1443,7 @@ fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
     }
     let owned = || {
         let owned = core.owned();
-        owned > 0 && owned + head.charge() > shared.plan.max_owned_bytes
+        owned > 0 && owned + head.charge > shared.plan.max_owned_bytes
     };
     if owned() {
         shared.short.raise();

@@ -459,6 +459,17 @@ impl Decoder {
     }
 }
 
+/// A native record of whole bytes that this host encoded: `bytes` is its frame, but for a payload that lies
+/// apart.
+pub fn reread(bytes: &[u8], payload: Option<Bytes>) -> Option<Record> {
+    let head = FrameHead::parse(bytes).ok()??;
+    let (header, rest) = bytes.get(head.size..)?.split_first_chunk()?;
+    let header = Header::parse(header).ok()?;
+    let (method, small) = rest.split_at_checked(header.method_len as usize)?;
+    let payload = payload.unwrap_or_else(|| Bytes::copy_from_slice(small));
+    Some(native_record(header, std::str::from_utf8(method).ok()?, payload))
+}
+
 fn check_command(head: &FrameHead) -> Result<(), WireError> {
     if head.len > COMMAND_MAX {
         return Err(WireError::TooLarge { what: "command", size: head.len, max: COMMAND_MAX });
