@@ -5,6 +5,7 @@ use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
@@ -25,6 +26,10 @@ use crate::sync::task::{TaskKey, TaskWaker};
 /// How long a seat whose factory panicked stays empty before the factory is asked again.
 const FACTORY_RETRY: Duration = Duration::from_secs(1);
 
+/// A peer, as a shard's jobs share it among themselves: many come and go in one turn, and none of them
+/// leaves the shard.
+pub type Peer = Rc<Arc<Target>>;
+
 /// A job whose permit was returned: the next instruction is the user's.
 pub struct Start {
     /// What is asked.
@@ -34,7 +39,7 @@ pub struct Start {
     /// The answer that is owed; a one-way message owes none.
     pub debt: Option<Debt>,
     /// Who sent it.
-    pub peer: Arc<Target>,
+    pub peer: Peer,
     /// Its started place, with one part for the callback and one for the debt.
     pub place: u32,
     /// What calls made by it inherit.
@@ -68,6 +73,7 @@ struct Slot<H: Handler> {
 struct Waiting<H: Handler> {
     place: u32,
     lineage: Lineage,
+    peer: Peer,
     run: Continuation<H>,
 }
 
@@ -77,13 +83,13 @@ impl<H: Handler> Continuations<H> {
     }
 
     /// Keeps a continuation; its place is free again when it is taken.
-    pub fn insert(&mut self, place: u32, lineage: Lineage, run: Continuation<H>) -> ContinuationKey {
+    pub fn insert(&mut self, place: u32, lineage: Lineage, peer: Peer, run: Continuation<H>) -> ContinuationKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, waiting: None });
             self.slots.len() as u32 - 1
         });
         let at = &mut self.slots[slot as usize];
-        at.waiting = Some(Waiting { place, lineage, run });
+        at.waiting = Some(Waiting { place, lineage, peer, run });
         ContinuationKey { slot, generation: at.generation }
     }
 
@@ -157,10 +163,11 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
         core: &mut Core,
         place: u32,
         lineage: Lineage,
+        peer: Peer,
         call: impl FnOnce(&mut H, &mut Context<'_, H>),
     ) -> bool {
         let Some(handler) = self.handler.get(core, || (self.factory)(self.shard)) else { return false };
-        let mut cx = Context { core, continuations: &mut self.continuations, seat: self.seat, place, lineage };
+        let mut cx = Context { core, continuations: &mut self.continuations, seat: self.seat, place, lineage, peer };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(handler, &mut cx))) {
             count_panic(core, &panic);
             self.handler.value = None;
@@ -179,8 +186,9 @@ impl<H: Handler, F: Fn(usize) -> H> Seat for HandlerSeat<H, F> {
         let Start { method, payload, debt, peer, place, lineage } = start;
         match debt {
             Some(debt) => {
-                let mut request = Some(Request { method, payload, responder: Responder::new(debt), peer });
-                let ran = self.call(core, place, lineage, |handler, cx| {
+                let mut request =
+                    Some(Request { method, payload, responder: Responder::new(debt), peer: peer.clone() });
+                let ran = self.call(core, place, lineage, peer, |handler, cx| {
                     if let Some(request) = request.take() {
                         handler.request(request, cx);
                     }
@@ -190,15 +198,15 @@ impl<H: Handler, F: Fn(usize) -> H> Seat for HandlerSeat<H, F> {
                 }
             }
             None => {
-                self.call(core, place, lineage, |handler, cx| handler.message(Message { method, payload, peer }, cx));
+                self.call(core, place, lineage, peer, |handler, cx| handler.message(Message { method, payload }, cx));
             }
         }
         core.leave_place(place);
     }
 
     fn resume(&mut self, core: &mut Core, key: ContinuationKey, outcome: Outcome) {
-        let Some(Waiting { place, lineage, run }) = self.continuations.take(key) else { return };
-        self.call(core, place, lineage, |handler, cx| run(handler, outcome, cx));
+        let Some(Waiting { place, lineage, peer, run }) = self.continuations.take(key) else { return };
+        self.call(core, place, lineage, peer, |handler, cx| run(handler, outcome, cx));
         core.leave_place(place);
     }
 

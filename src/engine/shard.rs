@@ -25,13 +25,13 @@ use super::call::{Lineage, taken};
 use super::command::{Attach, CompletionCommand, ShardCommand};
 use super::core::Core;
 use super::lanes::{self, BATCH};
-use super::seat::{Seat, SeatFactory, Start, refuse};
+use super::seat::{Peer, Seat, SeatFactory, Start, refuse};
 use super::shared::{Class, HostShared, Outcome, Outgoing, ShardReceiver, TAG_REQUEST, error_record, tag_target};
 use crate::base::error::{Detail, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId, TargetId};
 use crate::base::record::{Kind, Method, Record};
 use crate::base::time::Instant;
-use crate::flow::backlog::{Backlog, ChunkPool, Head};
+use crate::flow::backlog::{Backlog, ChunkPool, Head, INLINE_PAYLOAD_MAX};
 use crate::flow::egress::Unbegun;
 use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
 use crate::flow::link_clock::clock_ms;
@@ -46,6 +46,7 @@ use crate::sync::ring::{Batch, Consumer};
 use crate::sync::task::TaskKey;
 use crate::wire::command::{Command, write_pong};
 use crate::wire::decode::{Decoder, Item, reread};
+use crate::wire::header::Header;
 
 /// Chunks of queues that a shard keeps for the next burst: 256 KiB.
 const CHUNKS_KEPT: usize = 64;
@@ -54,6 +55,9 @@ const CHUNKS_KEPT: usize = 64;
 /// lies in the kernel's buffers, and one record that is under way.
 const LAST_BYTES: usize = 16 << 20;
 const LAST_TIME: Duration = Duration::from_secs(1);
+
+/// What a queue holds before its link is read on, while its records are being claimed.
+const READ_AHEAD: u64 = 64 << 10;
 
 /// What the shell has to do with its poller after a turn.
 #[derive(Debug)]
@@ -115,6 +119,8 @@ struct Ending {
 
 struct Link {
     target: Arc<Target>,
+    /// The same, for what stays on this shard.
+    peer: Peer,
     generation: u32,
     conn: Option<Conn>,
     /// Accepted, and not in the writer's hands yet. Bounded by the mark.
@@ -142,7 +148,7 @@ struct Detaching {
 
 struct Job {
     record: Record,
-    target: Arc<Target>,
+    peer: Peer,
     link: u64,
     deadline: Option<Instant>,
     seat: u16,
@@ -355,6 +361,7 @@ impl ShardEngine {
         self.links[index as usize] = Some(Box::new(Link {
             origin: Origin::new(self.core.shared().plan.receive_mark),
             waiters: Waiters::new(self.core.shared().plan.room.per_target_ops as usize),
+            peer: Peer::new(target.clone()),
             target,
             generation,
             conn: None,
@@ -756,12 +763,23 @@ impl ShardEngine {
         let mut again = false;
         for _ in 0..self.readable.len() {
             let Some(index) = self.readable.pop_front() else { break };
-            if self.read_link(index) {
+            if self.has_read_enough(index) || self.read_link(index) {
                 self.readable.push_back(index);
                 again = true;
             }
         }
         again
+    }
+
+    /// Whether a link's queue holds enough to go on with and its records can be claimed now. Reading on
+    /// would only carry bytes from the kernel's memory to ours, and out of the cache.
+    fn has_read_enough(&self, index: u32) -> bool {
+        let Some(link) = self.links.get(index as usize).and_then(Option::as_deref) else { return false };
+        link.origin.outstanding() >= READ_AHEAD
+            && link.held.is_none()
+            && link.conn.as_ref().is_some_and(|conn| conn.ending.is_none() && conn.decoder.assembly().is_none())
+            && self.ingress.waiting().1 == 0
+            && self.run_queue.is_empty()
     }
 
     /// Reads and decodes one link within its budget. True if it goes on in the next turn.
@@ -885,7 +903,7 @@ impl ShardEngine {
         }
         loop {
             while let Some(pick) = self.ingress.next() {
-                self.claim_one(&shared, pick);
+                self.claim_run(&shared, pick);
             }
             let Some((origin, since)) = self.ingress.to_file() else { break };
             match shared.gate.wait(shard, since, now) {
@@ -906,8 +924,8 @@ impl ShardEngine {
         self.ingress.has_work()
     }
 
-    /// Claims one record from the origin that ingress picked, or takes the origin out of the turn.
-    fn claim_one(&mut self, shared: &Arc<HostShared>, pick: Pick<Ticket>) {
+    /// Claims from the origin that ingress picked, or takes the origin out of the turn.
+    fn claim_run(&mut self, shared: &Arc<HostShared>, pick: Pick<Ticket>) {
         let now = self.core.now;
         let index = pick.origin.0;
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
@@ -930,23 +948,34 @@ impl ShardEngine {
             }
             Spend::Acquired { cancel: None } => {}
         }
-        self.ingress.claimed(pick, now);
-        let Some(claimed) = link.origin.claim(&mut self.chunks) else {
-            debug_assert!(false, "ingress knows of a record that its origin does not have");
-            return self.give_back(1);
-        };
-        if claimed.drawn > 0 {
-            shared.oversize.leave(std::mem::take(&mut link.drawn));
-            shared.relieve();
+        let (peer, at) = (link.peer.clone(), link.conn.as_ref().map_or(0, |c| c.link));
+        let (mut records, mut resume) = (0, false);
+        while records < pick.run
+            && let Some(link) = self.links[index as usize].as_deref_mut()
+            && (records == 0 || hold_reason(&self.core, link).is_none())
+        {
+            let Some(claimed) = link.origin.claim(&mut self.chunks) else {
+                debug_assert!(false, "ingress knows of a record that its origin does not have");
+                break;
+            };
+            if claimed.drawn > 0 {
+                shared.oversize.leave(std::mem::take(&mut link.drawn));
+                shared.relieve();
+            }
+            records += 1;
+            resume |= claimed.resume;
+            self.unclaimed -= 1;
+            self.core.own(claimed.record.charge());
+            self.aged(now.since(claimed.arrived));
+            self.dispatch(shared, &peer, at, claimed.record);
         }
-        self.unclaimed -= 1;
-        self.core.own(claimed.record.charge());
-        let (target, at) = (link.target.clone(), link.conn.as_ref().map_or(0, |c| c.link));
-        self.aged(now.since(claimed.arrived));
-        if claimed.resume {
+        if records == 0 {
+            return self.give_back(1);
+        }
+        self.ingress.claimed(pick, records, now);
+        if resume {
             self.unpark(index);
         }
-        self.dispatch(shared, target, at, claimed.record);
         self.reap(index);
     }
 
@@ -1004,8 +1033,10 @@ impl ShardEngine {
     }
 
     /// Makes a job of a claimed record, or returns its permit at once.
-    fn dispatch(&mut self, shared: &Arc<HostShared>, target: Arc<Target>, link: u64, mut record: Record) {
+    #[inline]
+    fn dispatch(&mut self, shared: &Arc<HostShared>, peer: &Peer, link: u64, mut record: Record) {
         let charge = record.charge();
+        let target: &Arc<Target> = peer;
         let seat = match (record.kind, target.dialect) {
             (Kind::Reply | Kind::Error, _) => {
                 shared.counts.malformed.add(1);
@@ -1014,7 +1045,7 @@ impl ShardEngine {
                     let text = String::from_utf8_lossy(&record.payload).into_owned();
                     answer::answer(
                         shared,
-                        &target,
+                        target,
                         link,
                         error_record(0, Some(envelope), ErrorKind::Protocol, 0, &text),
                     );
@@ -1022,12 +1053,12 @@ impl ShardEngine {
                 None
             }
             (_, Dialect::Native) if record.channel == ChannelId::NODE.0 => self.node_seat.or_else(|| {
-                self.no_handler(&target, link, &mut record, "this node has no handler of its own");
+                self.no_handler(target, link, &mut record, "this node has no handler of its own");
                 None
             }),
             (_, Dialect::Native) if (record.channel as usize) < self.names.len() => Some(record.channel),
             (_, Dialect::Native) => {
-                self.no_handler(&target, link, &mut record, "unknown channel number");
+                self.no_handler(target, link, &mut record, "unknown channel number");
                 None
             }
             (_, Dialect::Stock) => {
@@ -1039,7 +1070,7 @@ impl ShardEngine {
                         Some(at as u16)
                     }
                     None => {
-                        self.no_handler(&target, link, &mut record, "nobody here serves this channel");
+                        self.no_handler(target, link, &mut record, "nobody here serves this channel");
                         None
                     }
                 }
@@ -1049,7 +1080,7 @@ impl ShardEngine {
             Some(seat) => {
                 let deadline = (record.kind == Kind::Request && record.expiry_ms != 0)
                     .then(|| local_deadline(record.expiry_ms, target.clock_ahead_ms.get() as u32, self.core.now));
-                let job = Job { record, target, link, deadline, seat };
+                let job = Job { record, peer: peer.clone(), link, deadline, seat };
                 // Nobody is before it: it need not lie in the queue.
                 if self.run_queue.is_empty() && self.core.may_start() {
                     self.start(shared, job);
@@ -1088,7 +1119,7 @@ impl ShardEngine {
         self.core.disown(job.record.charge());
         self.give_back(1);
         shared.counts.expired_in_queue.add(1);
-        let debt = self.debt_of_none(&job.target, job.link, &mut job.record);
+        let debt = self.debt_of_none(&job.peer.clone(), job.link, &mut job.record);
         debt.fail(ErrorKind::DeadlineExceeded, 0, "the request's time was up before its handler could start");
     }
 
@@ -1112,13 +1143,13 @@ impl ShardEngine {
         if shared.plan.skip_expired_requests && job.deadline.is_some_and(|end| self.core.now >= end) {
             return self.skip_expired(&mut job);
         }
-        let Job { record, target, link, deadline, seat } = job;
+        let Job { record, peer, link, deadline, seat } = job;
         let place = self.core.start_place(record.charge());
         let debt = (record.kind == Kind::Request).then(|| {
             self.core.join_place(place);
             Debt {
                 shared: shared.clone(),
-                target: target.clone(),
+                target: Arc::clone(&peer),
                 link,
                 correlation: record.correlation,
                 envelope: record.envelope,
@@ -1130,7 +1161,7 @@ impl ShardEngine {
             method: record.method,
             payload: record.payload,
             debt,
-            peer: target,
+            peer,
             place,
             lineage: Lineage { depth: record.depth.saturating_add(1), deadline },
         };
@@ -1317,6 +1348,22 @@ fn decode(
     loop {
         let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
         let rest = &input[consumed..];
+        if let Some(whole) = conn.decoder.whole(rest).map_err(|e| e.to_string())?
+            && whole.bytes.len() <= INLINE_PAYLOAD_MAX
+        {
+            let charge = whole.charge();
+            if !admit(shared, link, charge) {
+                return Ok(Used { consumed, parked: true });
+            }
+            let Header { kind, method_len, depth, channel, correlation, expiry_ms } = whole.header;
+            let head = Head { kind, depth, channel, correlation, expiry_ms, charge, stamp: core.now.0 };
+            link.origin.offer_bytes(chunks, &head, method_len, whole.bytes);
+            settle(shared, link);
+            note_decoded(link);
+            *offered += 1;
+            consumed += whole.consumed;
+            continue;
+        }
         let mut admitted = 0;
         if conn.decoder.assembly().is_none() {
             match conn.decoder.peek(rest).map_err(|e| e.to_string())? {
@@ -1341,11 +1388,10 @@ fn decode(
             }
             return Ok(Used { consumed, parked: false });
         };
-        let (target, at) = (&link.target, conn.link);
+        let at = conn.link;
         match item {
             Item::Record(record) => {
-                conn.decoded += 1;
-                target.decoded.set(conn.decoded);
+                note_decoded(link);
                 link.origin.offer(chunks, record, step.charge, core.now);
                 settle(shared, link);
                 *offered += 1;
@@ -1353,7 +1399,7 @@ fn decode(
             Item::Malformed(malformed) => {
                 // It is a record all the same: it takes a permit, is classified, and gives it back. An
                 // asking peer is owed its one answer.
-                conn.decoded += 1;
+                note_decoded(link);
                 let mut record = error_record(0, malformed.reply_to, ErrorKind::Protocol, 0, "");
                 record.payload = Bytes::from_static(malformed.reason.as_bytes());
                 link.origin.offer(chunks, record, step.charge, core.now);
@@ -1363,10 +1409,10 @@ fn decode(
             Item::Command(Command::Ping { context, .. }) => {
                 let mut frame = Vec::new();
                 write_pong(&context, &mut frame);
-                lanes::post(shared, target, Post::Command { link: at, frame: frame.into() });
+                lanes::post(shared, &link.target, Post::Command { link: at, frame: frame.into() });
             }
             Item::Command(Command::Channels { list, .. }) => {
-                let list = CompletionCommand::Channels { target: target.clone(), link: at, list };
+                let list = CompletionCommand::Channels { target: link.target.clone(), link: at, list };
                 // Should the mailbox be full, the peer's next list tells the same and more.
                 let _ = shared.completion.command(list);
             }
@@ -1379,7 +1425,17 @@ fn decode(
     }
 }
 
+/// One more record of this attach was decoded; the peer is told how many with the next heartbeat.
+#[inline]
+fn note_decoded(link: &mut Link) {
+    if let Some(conn) = &mut link.conn {
+        conn.decoded += 1;
+        link.target.decoded.set(conn.decoded);
+    }
+}
+
 /// Whether a record of this charge may be taken in now. If not, the link is parked.
+#[inline]
 fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
     settle(shared, link);
     match link.origin.admits(charge) {
