@@ -25,21 +25,21 @@ fn wire_channel(writer: &Writer<u16>, local: u16) -> Option<u16> {
     (channel != NO_CHANNEL).then_some(channel)
 }
 
-/// Puts a record of the application lane into the writer's hands; gives it back if the peer does
-/// not serve its channel on this link.
+/// Puts a record of the application lane into the writer's hands; false if the peer does not serve its
+/// channel on this link.
 #[inline]
-pub fn stage(writer: &mut Writer<u16>, record: Record) -> Result<(), Record> {
-    let Some(channel) = wire_channel(writer, record.channel) else { return Err(record) };
-    let head = |out: &mut Vec<u8>| encode::encode_head(&record, channel, out);
-    writer.egress.push(record.channel, record.charge(), head, Body::of(&record.payload));
-    Ok(())
+pub fn stage(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
+    let Some(channel) = wire_channel(writer, record.channel) else { return false };
+    let head = |out: &mut Vec<u8>| encode::encode_head(record, channel, out);
+    writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
+    true
 }
 
 /// The same of a record that waited; false if the peer does not serve its channel.
 #[inline]
 pub fn stage_taken(writer: &mut Writer<u16>, head: &Head, taken: Taken<'_>) -> bool {
     let (first, rest, method_len) = match taken {
-        Taken::Record(record) => return stage(writer, record).is_ok(),
+        Taken::Record(record) => return stage(writer, &record, head.charge),
         Taken::Bytes { first, rest, method_len } => (first, rest, method_len as u8),
     };
     let Some(channel) = wire_channel(writer, head.channel) else { return false };
@@ -62,7 +62,7 @@ pub fn write_alone(shared: &HostShared, target: &Arc<Target>, record: Record) ->
     let Some(mut writer) = target.application.try_take() else { return Some(record) };
     let mut left = Some(record);
     if writer.transport.is_some() && writer.egress.is_empty() {
-        left = left.and_then(|record| stage(&mut writer, record).err());
+        left = left.filter(|record| !stage(&mut writer, record, record.charge()));
         // What is not taken now stays with the baton, in front of everything; the owner hears from
         // the kernel when the lane takes more.
         flush_application(target, &mut writer);
@@ -139,8 +139,8 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
                 for charge in detached.begun.map(|(_, charge)| charge).into_iter().chain(staged) {
                     undeliverable(shared, target, charge);
                 }
-                while let Some((head, _)) = replies.waiting.pop(&mut replies.chunks) {
-                    undeliverable(shared, target, head.charge);
+                while let Some(popped) = replies.waiting.pop(&mut replies.chunks) {
+                    undeliverable(shared, target, popped.charge);
                 }
             }
             Post::Retire { .. } => {}
@@ -170,9 +170,9 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
 fn stage_waiting(target: &Target, replies: &mut Replies) -> bool {
     let mut any = false;
     while replies.writer.egress.room(BATCH)
-        && let Some((_, record)) = replies.waiting.pop(&mut replies.chunks)
+        && let Some(popped) = replies.waiting.pop(&mut replies.chunks)
     {
-        stage_reply(target, &mut replies.writer, record);
+        stage_reply(target, &mut replies.writer, popped.record);
         any = true;
     }
     any

@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use super::core::{ContinuationKey, Core};
 use super::handler::{Context, Continuation, Failure, Handler, LocalClient, Message, Request, Responder};
 use super::shared::Outcome;
 use crate::base::error::ErrorKind;
-use crate::base::record::Method;
+use crate::base::record::Record;
 use crate::base::time::Instant;
 use crate::flow::target::Target;
 use crate::sync::task::{TaskKey, TaskWaker};
@@ -31,11 +32,9 @@ const FACTORY_RETRY: Duration = Duration::from_secs(1);
 pub type Peer = Rc<Arc<Target>>;
 
 /// A job whose permit was returned: the next instruction is the user's.
-pub struct Start {
-    /// What is asked.
-    pub method: Method,
-    /// The bytes.
-    pub payload: Bytes,
+pub struct Start<'a> {
+    /// What is asked; the seat takes out what it needs.
+    pub record: &'a mut Record,
     /// The answer that is owed; a one-way message owes none.
     pub debt: Option<Debt>,
     /// Who sent it.
@@ -49,7 +48,7 @@ pub struct Start {
 /// One channel on one shard.
 pub trait Seat {
     /// Runs a handler's callback.
-    fn start(&mut self, core: &mut Core, start: Start);
+    fn start(&mut self, core: &mut Core, start: Start<'_>);
     /// Runs a continuation.
     fn resume(&mut self, core: &mut Core, key: ContinuationKey, outcome: Outcome);
     /// Polls a future that was woken.
@@ -182,8 +181,9 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
 }
 
 impl<H: Handler, F: Fn(usize) -> H> Seat for HandlerSeat<H, F> {
-    fn start(&mut self, core: &mut Core, start: Start) {
-        let Start { method, payload, debt, peer, place, lineage } = start;
+    fn start(&mut self, core: &mut Core, start: Start<'_>) {
+        let Start { record, debt, peer, place, lineage } = start;
+        let (method, payload) = (take(&mut record.method), take(&mut record.payload));
         match debt {
             Some(debt) => {
                 let mut request =
@@ -270,8 +270,9 @@ where
     C: FnMut(Request, LocalClient) -> Fut,
     Fut: Future<Output = Result<Bytes, Failure>>,
 {
-    fn start(&mut self, core: &mut Core, start: Start) {
-        let Start { method, payload, debt, peer, place, lineage } = start;
+    fn start(&mut self, core: &mut Core, start: Start<'_>) {
+        let Start { record, debt, peer, place, lineage } = start;
+        let (method, payload) = (take(&mut record.method), take(&mut record.payload));
         let Some(debt) = debt else {
             // A future that nobody waits for could only be lost: async channels take requests.
             core.shared().counts.no_handler.add(1);

@@ -31,17 +31,17 @@ use crate::base::error::{Detail, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId, TargetId};
 use crate::base::record::{Kind, Method, Record};
 use crate::base::time::Instant;
-use crate::flow::backlog::{Backlog, ChunkPool, Head, INLINE_PAYLOAD_MAX};
+use crate::flow::backlog::{Backlog, ChunkPool, Head, INLINE_PAYLOAD_MAX, Popped};
 use crate::flow::egress::Unbegun;
 use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
 use crate::flow::link_clock::clock_ms;
-use crate::flow::origin::{Admit, Origin};
+use crate::flow::origin::{Admit, Claimed, Origin};
 use crate::flow::target::{Dialect, Flushed, Post, Target};
 use crate::flow::transport::Transport;
 use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
 use crate::sync::cell::CellState;
-use crate::sync::gate::{Ticket, Waited};
+use crate::sync::gate::{self, Ticket, Waited};
 use crate::sync::ring::{Batch, Consumer};
 use crate::sync::task::TaskKey;
 use crate::wire::command::{Command, write_pong};
@@ -446,8 +446,8 @@ impl ShardEngine {
         }
         shared.end_requests(&target, Detail::LinkLost);
         if detaching.forget {
-            while let Some((head, _)) = link.outbox.pop(&mut self.chunks) {
-                let _ = target.mark.release(head.charge);
+            while let Some(popped) = link.outbox.pop(&mut self.chunks) {
+                let _ = target.mark.release(popped.charge);
                 target.lost_on_detach.add(1);
             }
             for id in link.waiters.drain() {
@@ -568,14 +568,15 @@ impl ShardEngine {
         {
             if writer.transport.is_some() {
                 while writer.egress.room(BATCH)
-                    && let Some(record) = run.next()
+                    && let Some(record) = run.front()
                 {
-                    let head = Head::of(&record, record.charge(), 0);
-                    if is_cancelled(shared, &head) {
-                        discard(&target, &head);
-                    } else if lanes::stage(&mut writer, record).is_err() {
-                        refuse_unserved(shared, &target, &head);
+                    let charge = record.charge();
+                    if is_cancelled(shared, record.kind, record.correlation) {
+                        discard(&target, charge);
+                    } else if !lanes::stage(&mut writer, record, charge) {
+                        refuse_unserved(shared, &target, &Head::of(record, charge, 0));
                     }
+                    run.skip();
                 }
             }
             lanes::let_go(shared, &target, writer);
@@ -950,14 +951,15 @@ impl ShardEngine {
         }
         let (peer, at) = (link.peer.clone(), link.conn.as_ref().map_or(0, |c| c.link));
         let (mut records, mut resume) = (0, false);
+        let mut claimed = Claimed::default();
         while records < pick.run
             && let Some(link) = self.links[index as usize].as_deref_mut()
             && (records == 0 || hold_reason(&self.core, link).is_none())
         {
-            let Some(claimed) = link.origin.claim(&mut self.chunks) else {
+            if !link.origin.claim_into(&mut self.chunks, &mut claimed) {
                 debug_assert!(false, "ingress knows of a record that its origin does not have");
                 break;
-            };
+            }
             if claimed.drawn > 0 {
                 shared.oversize.leave(std::mem::take(&mut link.drawn));
                 shared.relieve();
@@ -965,9 +967,10 @@ impl ShardEngine {
             records += 1;
             resume |= claimed.resume;
             self.unclaimed -= 1;
-            self.core.own(claimed.record.charge());
-            self.aged(now.since(claimed.arrived));
-            self.dispatch(shared, &peer, at, claimed.record);
+            let Popped { record, stamp, .. } = &mut claimed.popped;
+            self.core.own(record.charge());
+            self.aged(now.since(Instant(*stamp)));
+            self.dispatch(shared, &peer, at, record);
         }
         if records == 0 {
             return self.give_back(1);
@@ -1034,7 +1037,7 @@ impl ShardEngine {
 
     /// Makes a job of a claimed record, or returns its permit at once.
     #[inline]
-    fn dispatch(&mut self, shared: &Arc<HostShared>, peer: &Peer, link: u64, mut record: Record) {
+    fn dispatch(&mut self, shared: &Arc<HostShared>, peer: &Peer, link: u64, record: &mut Record) {
         let charge = record.charge();
         let target: &Arc<Target> = peer;
         let seat = match (record.kind, target.dialect) {
@@ -1053,12 +1056,12 @@ impl ShardEngine {
                 None
             }
             (_, Dialect::Native) if record.channel == ChannelId::NODE.0 => self.node_seat.or_else(|| {
-                self.no_handler(target, link, &mut record, "this node has no handler of its own");
+                self.no_handler(target, link, record, "this node has no handler of its own");
                 None
             }),
             (_, Dialect::Native) if (record.channel as usize) < self.names.len() => Some(record.channel),
             (_, Dialect::Native) => {
-                self.no_handler(target, link, &mut record, "unknown channel number");
+                self.no_handler(target, link, record, "unknown channel number");
                 None
             }
             (_, Dialect::Stock) => {
@@ -1070,7 +1073,7 @@ impl ShardEngine {
                         Some(at as u16)
                     }
                     None => {
-                        self.no_handler(target, link, &mut record, "nobody here serves this channel");
+                        self.no_handler(target, link, record, "nobody here serves this channel");
                         None
                     }
                 }
@@ -1080,12 +1083,11 @@ impl ShardEngine {
             Some(seat) => {
                 let deadline = (record.kind == Kind::Request && record.expiry_ms != 0)
                     .then(|| local_deadline(record.expiry_ms, target.clock_ahead_ms.get() as u32, self.core.now));
-                let job = Job { record, peer: peer.clone(), link, deadline, seat };
                 // Nobody is before it: it need not lie in the queue.
                 if self.run_queue.is_empty() && self.core.may_start() {
-                    self.start(shared, job);
+                    self.start(shared, record, peer, link, deadline, seat);
                 } else {
-                    self.run_queue.push_back(job);
+                    self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), link, deadline, seat });
                 }
             }
             None => {
@@ -1114,12 +1116,13 @@ impl ShardEngine {
     }
 
     /// A request whose time was up before its turn came: its caller is told, its handler is spared.
-    fn skip_expired(&mut self, job: &mut Job) {
+    #[cold]
+    fn skip_expired(&mut self, record: &mut Record, target: &Arc<Target>, link: u64) {
         let shared = self.core.shared().clone();
-        self.core.disown(job.record.charge());
+        self.core.disown(record.charge());
         self.give_back(1);
         shared.counts.expired_in_queue.add(1);
-        let debt = self.debt_of_none(&job.peer.clone(), job.link, &mut job.record);
+        let debt = self.debt_of_none(target, link, record);
         debt.fail(ErrorKind::DeadlineExceeded, 0, "the request's time was up before its handler could start");
     }
 
@@ -1130,46 +1133,47 @@ impl ShardEngine {
         let shared = self.core.shared().clone();
         let mut n = 0;
         while n < limit && self.core.may_start() {
-            let Some(job) = self.run_queue.pop_front() else { break };
+            let Some(Job { mut record, peer, link, deadline, seat }) = self.run_queue.pop_front() else { break };
             n += 1;
-            self.start(&shared, job);
+            self.start(&shared, &mut record, &peer, link, deadline, seat);
         }
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
         more || (self.delivered > 0 && !self.held.is_empty())
     }
 
-    fn start(&mut self, shared: &Arc<HostShared>, mut job: Job) {
-        if shared.plan.skip_expired_requests && job.deadline.is_some_and(|end| self.core.now >= end) {
-            return self.skip_expired(&mut job);
+    #[inline]
+    fn start(
+        &mut self,
+        shared: &Arc<HostShared>,
+        record: &mut Record,
+        peer: &Peer,
+        link: u64,
+        deadline: Option<Instant>,
+        seat: u16,
+    ) {
+        if shared.plan.skip_expired_requests && deadline.is_some_and(|end| self.core.now >= end) {
+            return self.skip_expired(record, peer, link);
         }
-        let Job { record, peer, link, deadline, seat } = job;
         let place = self.core.start_place(record.charge());
         let debt = (record.kind == Kind::Request).then(|| {
             self.core.join_place(place);
             Debt {
                 shared: shared.clone(),
-                target: Arc::clone(&peer),
+                target: Arc::clone(peer),
                 link,
                 correlation: record.correlation,
-                envelope: record.envelope,
+                envelope: record.envelope.take(),
                 shard: self.core.shard,
                 place,
             }
         });
-        let start = Start {
-            method: record.method,
-            payload: record.payload,
-            debt,
-            peer,
-            place,
-            lineage: Lineage { depth: record.depth.saturating_add(1), deadline },
-        };
+        let lineage = Lineage { depth: record.depth.saturating_add(1), deadline };
         self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
         // The permit goes back here, and the next instruction is the user's.
         release_permits(shared, self.core.shard, 1, self.core.now);
-        seat.start(&mut self.core, start);
+        seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
     }
 
     // ---- 8 writes
@@ -1234,10 +1238,10 @@ impl ShardEngine {
         let flushed = loop {
             while writer.egress.room(BATCH) {
                 let staged = link.outbox.take(&mut self.chunks, |head, taken| {
-                    if is_cancelled(&shared, &head) {
-                        discard(&target, &head);
-                    } else if !lanes::stage_taken(&mut writer, &head, taken) {
-                        refuse_unserved(&shared, &target, &head);
+                    if is_cancelled(&shared, head.kind, head.correlation) {
+                        discard(&target, head.charge);
+                    } else if !lanes::stage_taken(&mut writer, head, taken) {
+                        refuse_unserved(&shared, &target, head);
                     }
                 });
                 if staged.is_none() {
@@ -1276,14 +1280,27 @@ struct Run<'a, 'r> {
     left: &'a mut usize,
 }
 
+impl Run<'_, '_> {
+    #[inline]
+    fn front(&mut self) -> Option<&Record> {
+        if *self.left == 0 {
+            return None;
+        }
+        self.batch.front().filter(|outgoing| outgoing.target == self.target).map(|outgoing| &outgoing.record)
+    }
+
+    #[inline]
+    fn skip(&mut self) {
+        *self.left -= 1;
+        self.batch.skip();
+    }
+}
+
 impl Iterator for Run<'_, '_> {
     type Item = Record;
 
-    #[inline]
     fn next(&mut self) -> Option<Record> {
-        if *self.left == 0 || self.batch.front()?.target != self.target {
-            return None;
-        }
+        self.front()?;
         *self.left -= 1;
         self.batch.next().map(|outgoing| outgoing.record)
     }
@@ -1291,21 +1308,21 @@ impl Iterator for Run<'_, '_> {
 
 /// What was cancelled before it left is never sent.
 #[inline]
-fn is_cancelled(shared: &HostShared, head: &Head) -> bool {
-    head.kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(head.correlation))
+fn is_cancelled(shared: &HostShared, kind: Kind, correlation: u64) -> bool {
+    kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(correlation))
 }
 
 /// A record that is not sent after all.
-fn discard(target: &Target, head: &Head) {
+fn discard(target: &Target, charge: u64) {
     // Who waits for the room is looked at after each flush.
-    let _ = target.mark.release(head.charge);
+    let _ = target.mark.release(charge);
     target.discarded.add(1);
 }
 
 /// A record for a channel that the peer does not serve on this link.
 #[cold]
 fn refuse_unserved(shared: &HostShared, target: &Arc<Target>, head: &Head) {
-    discard(target, head);
+    discard(target, head.charge);
     if head.kind == Kind::Request {
         let id = CellId::from_correlation(head.correlation);
         shared.fail(id, TAG_REQUEST | target.id.0, Some(target), ErrorKind::NotFound, Detail::NoHandler);
@@ -1323,8 +1340,8 @@ fn requeue(chunks: &mut ChunkPool, outbox: &mut Backlog, unbegun: Vec<Unbegun<u1
             debug_assert!(false, "what was staged here is a record");
         }
     }
-    while let Some((head, record)) = behind.pop(chunks) {
-        outbox.push(chunks, record, head.charge, head.stamp);
+    while let Some(popped) = behind.pop(chunks) {
+        outbox.push(chunks, popped.record, popped.charge, popped.stamp);
     }
 }
 
@@ -1537,8 +1554,16 @@ impl<'a> Pruned<'a> {
 }
 
 /// Returns permits, wakes shards whose tickets were granted, and has a crossing told to the peers.
+#[inline]
 fn release_permits(shared: &HostShared, shard: ShardId, n: u32, now: Instant) {
     let outcome = shared.gate.release(shard, n, now);
+    if outcome != gate::Outcome::default() {
+        tell(shared, outcome);
+    }
+}
+
+#[cold]
+fn tell(shared: &HostShared, outcome: gate::Outcome) {
     for shard in outcome.wake.iter() {
         shared.port(shard).wake.wake();
     }

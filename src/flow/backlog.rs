@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::base::record::{Kind, Method, Record};
+use crate::base::record::{Kind, Record};
 use crate::base::unit::{METHOD_LEN_MAX, RECORD_OVERHEAD};
 
 /// Bytes of one chunk: 32 records of 64 bytes, so that a queue that holds one record costs little, and
@@ -185,6 +185,23 @@ pub enum Taken<'a> {
     Record(Record),
 }
 
+/// A record that left its queue.
+#[derive(Debug)]
+pub struct Popped {
+    /// The record.
+    pub record: Record,
+    /// With what it was accounted.
+    pub charge: u64,
+    /// What was remembered with it.
+    pub stamp: u64,
+}
+
+impl Default for Popped {
+    fn default() -> Self {
+        Popped { record: Record::empty(), charge: 0, stamp: 0 }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Backlog {
@@ -260,27 +277,42 @@ impl Backlog {
     }
 
     /// Takes the oldest record out.
+    pub fn pop(&mut self, pool: &mut ChunkPool) -> Option<Popped> {
+        let mut popped = Popped::default();
+        self.pop_into(pool, &mut popped).then_some(popped)
+    }
+
+    /// Takes the oldest record out, into a place that is used again and again: a record is too large to
+    /// be moved about. False, and nothing done, if there is none.
     #[inline]
-    pub fn pop(&mut self, pool: &mut ChunkPool) -> Option<(Head, Record)> {
-        self.pop_with(pool, |head, shape, taken| match taken {
-            Taken::Record(record) => (head, record),
-            Taken::Bytes { first, rest, method_len } => (head, record(&head, shape, method_len, first, rest)),
-        })
+    pub fn pop_into(&mut self, pool: &mut ChunkPool, into: &mut Popped) -> bool {
+        let popped = self.pop_with(pool, |head, shape, taken| {
+            (into.charge, into.stamp) = (head.charge, head.stamp);
+            match taken {
+                Taken::Record(record) => into.record = record,
+                Taken::Bytes { first, rest, method_len } => {
+                    fill(&mut into.record, head, shape, method_len, first, rest);
+                }
+            }
+        });
+        popped.is_some()
     }
 
     /// Takes the oldest record out, to be written somewhere else at once.
     #[inline]
-    pub fn take<R>(&mut self, pool: &mut ChunkPool, then: impl FnOnce(Head, Taken<'_>) -> R) -> Option<R> {
+    pub fn take<R>(&mut self, pool: &mut ChunkPool, then: impl FnOnce(&Head, Taken<'_>) -> R) -> Option<R> {
         self.pop_with(pool, |head, shape, taken| match taken {
             Taken::Bytes { first, rest, method_len } if shape.envelope != NO_ENVELOPE => {
-                then(head, Taken::Record(record(&head, shape, method_len, first, rest)))
+                let mut record = Record::empty();
+                fill(&mut record, head, shape, method_len, first, rest);
+                then(head, Taken::Record(record))
             }
             taken => then(head, taken),
         })
     }
 
     #[inline(always)]
-    fn pop_with<R>(&mut self, pool: &mut ChunkPool, then: impl FnOnce(Head, Shape, Taken<'_>) -> R) -> Option<R> {
+    fn pop_with<R>(&mut self, pool: &mut ChunkPool, then: impl FnOnce(&Head, Shape, Taken<'_>) -> R) -> Option<R> {
         if self.len == 0 {
             return None;
         }
@@ -301,17 +333,17 @@ impl Backlog {
         let result = if shape.kept {
             let record = self.kept.pop_front()?;
             self.read = end;
-            then(head, shape, Taken::Record(record))
+            then(&head, shape, Taken::Record(record))
         } else if end <= chunk.len() {
             self.read = end;
             let taken = Taken::Bytes { first: &chunk[begin..end], rest: &[], method_len: shape.method as usize };
-            then(head, shape, taken)
+            then(&head, shape, taken)
         } else {
             let first = &chunk[begin..];
             let next = self.full.get(1).unwrap_or(&self.tail);
             let over = len - first.len();
             let result =
-                then(head, shape, Taken::Bytes { first, rest: &next[..over], method_len: shape.method as usize });
+                then(&head, shape, Taken::Bytes { first, rest: &next[..over], method_len: shape.method as usize });
             self.drop_front(pool);
             self.read = over;
             result
@@ -392,17 +424,13 @@ impl Backlog {
     }
 }
 
-/// Makes a record of an entry and its bytes.
-#[inline]
-fn record(head: &Head, shape: Shape, method_len: usize, first: &[u8], rest: &[u8]) -> Record {
-    let joined;
-    let bytes = if rest.is_empty() {
-        first
-    } else {
-        joined = [first, rest].concat();
-        &joined
-    };
-    let (method, bytes) = bytes.split_at(method_len);
+/// Makes a record of an entry and its bytes, in its place.
+#[inline(always)]
+fn fill(record: &mut Record, head: &Head, shape: Shape, method_len: usize, first: &[u8], rest: &[u8]) {
+    if !rest.is_empty() {
+        return fill_joined(record, head, shape, method_len, first, rest);
+    }
+    let (method, bytes) = first.split_at(method_len);
     let (envelope, payload) = match shape.envelope {
         NO_ENVELOPE => (None, bytes),
         len => {
@@ -410,21 +438,23 @@ fn record(head: &Head, shape: Shape, method_len: usize, first: &[u8], rest: &[u8
             (Some(envelope.into()), payload)
         }
     };
-    Record {
-        kind: head.kind,
-        depth: head.depth,
-        channel: head.channel,
-        correlation: head.correlation,
-        expiry_ms: head.expiry_ms,
-        method: Method::from_bytes(method),
-        payload: Bytes::copy_from_slice(payload),
-        envelope,
-    }
+    (record.kind, record.depth, record.channel) = (head.kind, head.depth, head.channel);
+    (record.correlation, record.expiry_ms) = (head.correlation, head.expiry_ms);
+    record.method.set_bytes(method);
+    record.payload = Bytes::copy_from_slice(payload);
+    record.envelope = envelope;
+}
+
+/// Of one whose bytes lie in two chunks.
+#[cold]
+fn fill_joined(record: &mut Record, head: &Head, shape: Shape, method_len: usize, first: &[u8], rest: &[u8]) {
+    fill(record, head, shape, method_len, &[first, rest].concat(), &[]);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::record::Method;
 
     fn record(n: usize, payload: usize, envelope: Option<usize>) -> Record {
         Record {
@@ -465,12 +495,12 @@ mod tests {
                     queue.push(&mut pool, last.clone(), 5, 6);
                     queue.push(&mut pool, record(7, 9, Some(3)), 8, 9);
                     for (n, size) in sizes.iter().enumerate() {
-                        assert!(same(&queue.pop(&mut pool).unwrap().1, &record(n * 40, *size, None)));
+                        assert!(same(&queue.pop(&mut pool).unwrap().record, &record(n * 40, *size, None)));
                     }
                     let head = queue.front().unwrap();
                     assert_eq!((head.charge, head.stamp, head.correlation, queue.len()), (5, 6, 39, 2));
-                    assert!(same(&queue.pop(&mut pool).unwrap().1, &last));
-                    assert!(same(&queue.pop(&mut pool).unwrap().1, &record(7, 9, Some(3))));
+                    assert!(same(&queue.pop(&mut pool).unwrap().record, &last));
+                    assert!(same(&queue.pop(&mut pool).unwrap().record, &record(7, 9, Some(3))));
                     assert!(queue.pop(&mut pool).is_none() && queue.front().is_none());
                     assert_eq!(pool.in_use(), 0);
                 }

@@ -13,7 +13,7 @@
 //! the sender) and the source parks, until a claim brings the queue down to the low mark or empties
 //! it. Complete records lie in a [`Backlog`].
 
-use super::backlog::{Backlog, ChunkPool, Head};
+use super::backlog::{Backlog, ChunkPool, Head, Popped};
 use crate::base::record::Record;
 use crate::base::time::Instant;
 
@@ -30,14 +30,11 @@ pub enum Admit {
 }
 
 /// A record that left its queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Claimed {
-    /// The record; no queue accounts for it any more.
-    pub record: Record,
-    /// With what it was accounted.
-    pub charge: u64,
-    /// When it was complete in the queue.
-    pub arrived: Instant,
+    /// The record, its charge, and as its stamp when it was complete in the queue; no queue accounts for it
+    /// any more.
+    pub popped: Popped,
     /// Bytes to be given back to the host's oversize budget.
     pub drawn: u64,
     /// The source was parked and is to be told to go on. Said once per parking.
@@ -173,14 +170,22 @@ impl Origin {
     }
 
     /// Takes the oldest complete record out, which ends its accounting.
-    #[inline]
     pub fn claim(&mut self, pool: &mut ChunkPool) -> Option<Claimed> {
-        let (Head { charge, stamp, .. }, record) = self.queue.pop(pool)?;
-        self.complete -= charge;
-        let drawn = self.oversize.take().unwrap_or(0);
-        let resume = self.parked && (self.queue.is_empty() || self.outstanding() <= self.low_mark());
-        self.parked &= !resume;
-        Some(Claimed { record, charge, arrived: Instant(stamp), drawn, resume })
+        let mut claimed = Claimed::default();
+        self.claim_into(pool, &mut claimed).then_some(claimed)
+    }
+
+    /// The same, into a place that is used again and again. False, and nothing done, if there is none.
+    #[inline]
+    pub fn claim_into(&mut self, pool: &mut ChunkPool, into: &mut Claimed) -> bool {
+        if !self.queue.pop_into(pool, &mut into.popped) {
+            return false;
+        }
+        self.complete -= into.popped.charge;
+        into.drawn = self.oversize.take().unwrap_or(0);
+        into.resume = self.parked && (self.queue.is_empty() || self.outstanding() <= self.low_mark());
+        self.parked &= !into.resume;
+        true
     }
 
     /// What the oldest complete record is, to see whether it may be claimed now.
@@ -231,9 +236,9 @@ impl Origin {
         let mut drained = Drained { drawn: self.abandon(), ..Drained::default() };
         while let Some(claimed) = self.claim(pool) {
             drained.records += 1;
-            drained.bytes += claimed.charge;
+            drained.bytes += claimed.popped.charge;
             drained.drawn += claimed.drawn;
-            each(claimed.record);
+            each(claimed.popped.record);
         }
         drained
     }
@@ -334,7 +339,7 @@ mod tests {
         assert_eq!(origin.admits(5064), Admit::No);
         assert_eq!(origin.admits(64), Admit::No);
         let claimed = origin.claim(&mut pool).unwrap();
-        assert_eq!((claimed.drawn, claimed.charge), (4064, 5064));
+        assert_eq!((claimed.drawn, claimed.popped.charge), (4064, 5064));
         assert_eq!(origin.admits(5064), Admit::Oversize);
         offer(&mut origin, &mut pool, 0);
         assert_eq!(origin.admits(5064), Admit::No, "a complete record is there");
@@ -422,7 +427,7 @@ mod tests {
         }
         for payload in 0..300 {
             assert_eq!(origin.oldest(), Some(Instant(payload as u64)));
-            assert_eq!(origin.claim(&mut pool).unwrap().record.payload.len(), payload);
+            assert_eq!(origin.claim(&mut pool).unwrap().popped.record.payload.len(), payload);
         }
         assert!(origin.claim(&mut pool).is_none());
     }
@@ -442,7 +447,7 @@ mod tests {
         assert_eq!(origin.abandon(), 0);
         offer(&mut origin, &mut pool, 100);
         let claimed = origin.claim(&mut pool).unwrap();
-        assert_eq!((claimed.charge, claimed.drawn), (164, 0), "the next record is none of its kin");
+        assert_eq!((claimed.popped.charge, claimed.drawn), (164, 0), "the next record is none of its kin");
     }
 
     #[test]

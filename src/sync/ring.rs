@@ -267,6 +267,19 @@ impl<T> Batch<'_, T> {
         // `self` keeps it from doing so.
         self.0.ring.slot(self.0.head).with(|slot| Some(unsafe { (*slot).assume_init_ref() }))
     }
+
+    /// Takes the oldest item and drops it where it is.
+    #[inline]
+    pub fn skip(&mut self) {
+        if self.0.has_item() {
+            let slot = self.0.ring.slot(self.0.head);
+            // First counted as taken, so that a drop that unwinds is not repeated.
+            self.0.head = self.0.head.wrapping_add(1);
+            // SAFETY: the slot was in [head, tail_seen), so it is filled, and it counts as taken now, but is not
+            // given back to the producer before this batch is dropped.
+            slot.with_mut(|slot| unsafe { (*slot).assume_init_drop() });
+        }
+    }
 }
 
 impl<T> Iterator for Batch<'_, T> {

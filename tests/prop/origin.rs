@@ -119,9 +119,9 @@ proptest! {
                 Op::Claim => {
                     let expected = queue.pop_front();
                     let claimed = origin.claim(&mut pool);
-                    prop_assert_eq!(claimed.as_ref().map(|c| (c.record.correlation, c.charge)), expected);
+                    prop_assert_eq!(claimed.as_ref().map(|c| (c.popped.record.correlation, c.popped.charge)), expected);
                     if let (Some(claimed), Some((id, charge))) = (claimed, expected) {
-                        prop_assert_eq!(claimed.arrived, Instant(id));
+                        prop_assert_eq!(claimed.popped.stamp, id);
                         drawn -= claimed.drawn;
                         let left = complete - charge + assembling.map_or(0, |a| a.0);
                         let resume = parked && (queue.is_empty() || left <= mark.div_ceil(2));
