@@ -1556,10 +1556,7 @@ impl<'a> Pruned<'a> {
 /// Returns permits, wakes shards whose tickets were granted, and has a crossing told to the peers.
 #[inline]
 fn release_permits(shared: &HostShared, shard: ShardId, n: u32, now: Instant) {
-    let outcome = shared.gate.release(shard, n, now);
-    if outcome != gate::Outcome::default() {
-        tell(shared, outcome);
-    }
+    shared.gate.release_and_tell(shard, n, now, |outcome| tell(shared, outcome));
 }
 
 #[cold]

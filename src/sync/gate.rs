@@ -362,10 +362,17 @@ impl PermitGate {
 
     /// Returns `permits` of `shard`: immediately before the first instruction of a callback, or when
     /// it turns out that there is nothing to call. Each goes to the oldest eligible ticket, if any.
-    #[inline]
     pub fn release(&self, shard: ShardId, permits: u32, now: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.release_and_tell(shard, permits, now, |told| outcome = told);
+        outcome
+    }
+
+    /// As [`PermitGate::release`]; what it brought about is told if it is anything, which it seldom is.
+    #[inline]
+    pub fn release_and_tell(&self, shard: ShardId, permits: u32, now: Instant, tell: impl FnOnce(Outcome)) {
         if permits == 0 {
-            return Outcome::default();
+            return;
         }
         // Only before the swap; see the module's text. The swap's Release publishes it.
         self.seats[shard.index()].returned(permits);
@@ -373,10 +380,10 @@ impl PermitGate {
         loop {
             let new = word.with_in_use(word.in_use() - permits).changed();
             if word.has(TICKETS) || self.crossing(new).is_some() {
-                return self.hand_over(permits, now);
+                return tell(self.hand_over(permits, now));
             }
             match self.swap(word, new) {
-                Ok(()) => return Outcome::default(),
+                Ok(()) => return,
                 Err(now) => word = now,
             }
         }
