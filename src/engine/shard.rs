@@ -40,6 +40,7 @@ use crate::flow::target::{Dialect, Flushed, Post, Target};
 use crate::flow::transport::Transport;
 use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
+use crate::plan::QUEUE_CHUNKS_KEPT;
 use crate::sync::cell::CellState;
 use crate::sync::gate::{self, Ticket, Waited};
 use crate::sync::ring::{Batch, Consumer};
@@ -47,9 +48,6 @@ use crate::sync::task::TaskKey;
 use crate::wire::command::{Command, write_pong};
 use crate::wire::decode::{Decoder, Item, reread};
 use crate::wire::header::Header;
-
-/// Chunks of queues that a shard keeps for the next burst: 256 KiB.
-const CHUNKS_KEPT: usize = 64;
 
 /// After the loss of a link, how much of what its peer had sent is still read, and for how long: what
 /// lies in the kernel's buffers, and one record that is under way.
@@ -227,7 +225,7 @@ impl ShardEngine {
             dirty: VecDeque::new(),
             readable: VecDeque::new(),
             ingress: Ingress::new(TurnOrder::OldestFirst),
-            chunks: ChunkPool::new(CHUNKS_KEPT),
+            chunks: ChunkPool::new(QUEUE_CHUNKS_KEPT as usize),
             held: Vec::new(),
             run_queue: VecDeque::new(),
             block: vec![0; plan.turn.read_block].into_boxed_slice(),

@@ -21,10 +21,11 @@ use bytes::Bytes;
 
 use crate::base::record::{Kind, Record};
 use crate::base::unit::{METHOD_LEN_MAX, RECORD_OVERHEAD};
+use crate::plan::{INLINE_RECORD_MIN, QUEUE_CHUNK_BYTES};
 
 /// Bytes of one chunk: 32 records of 64 bytes, so that a queue that holds one record costs little, and
 /// a long one few allocations.
-pub const CHUNK: usize = 4 << 10;
+pub const CHUNK: usize = QUEUE_CHUNK_BYTES as usize;
 
 /// What precedes the bytes of a record.
 const ENTRY: usize = RECORD_OVERHEAD as usize;
@@ -33,7 +34,7 @@ const ENTRY: usize = RECORD_OVERHEAD as usize;
 pub const INLINE_PAYLOAD_MAX: usize = 2 << 10;
 
 /// Envelopes up to this size, likewise.
-const INLINE_ENVELOPE_MAX: usize = 1 << 10;
+const INLINE_ENVELOPE_MAX: usize = INLINE_RECORD_MIN as usize;
 
 /// The bytes of one record lie in two chunks at most.
 const _: () = assert!(INLINE_PAYLOAD_MAX + INLINE_ENVELOPE_MAX + METHOD_LEN_MAX + ENTRY < CHUNK);
