@@ -9,5 +9,6 @@ mod gate;
 mod lanes;
 mod options;
 mod order;
+mod rivals;
 mod room;
 mod stuck;
