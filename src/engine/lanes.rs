@@ -111,6 +111,7 @@ pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
 
 fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Replies, Post>) {
     loop {
+        let mut room = false;
         held.drain_posts(|replies, post| match post {
             // 0 is no link: the request came on one that was lost before it was claimed.
             Post::Reply { link, record } if link == replies.writer.link && link != 0 => {
@@ -122,7 +123,10 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
                 }
             }
             // What was answered over a link that is gone has nobody who waits for it any more.
-            Post::Reply { record, .. } => undeliverable(shared, target, record.charge()),
+            Post::Reply { record, .. } => {
+                undeliverable(shared, target, record.charge());
+                room = true;
+            }
             Post::Command { link, frame } => {
                 // Refused: too many wait. Whoever tells states by commands tells them again.
                 let _told = link == replies.writer.link && link != 0 && replies.writer.egress.push_raw(&frame);
@@ -142,10 +146,11 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
                 while let Some(popped) = replies.waiting.pop(&mut replies.chunks) {
                     undeliverable(shared, target, popped.charge);
                 }
+                // Those who wait for room here answer what nobody asks any more, and find that out now.
+                room = true;
             }
             Post::Retire { .. } => {}
         });
-        let mut room = false;
         while {
             let flushed = held.writer.flush(|(), charge| {
                 leave_replies(shared, target, charge);
@@ -214,4 +219,5 @@ fn undeliverable(shared: &HostShared, target: &Target, charge: u64) {
 fn leave_replies(shared: &HostShared, target: &Target, charge: u64) {
     target.replies.leave(charge);
     shared.replies.leave(charge);
+    shared.relieve();
 }

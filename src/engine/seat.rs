@@ -325,10 +325,8 @@ where
 
 /// The seat of a channel that nobody serves: answers for it.
 pub fn refuse(core: &Core, debt: Option<Debt>, what: &str) {
-    match debt {
-        Some(debt) => debt.fail(ErrorKind::NotFound, 0, what),
-        None => {
-            core.shared().counts.no_handler.add(1);
-        }
+    core.shared().counts.no_handler.add(1);
+    if let Some(debt) = debt {
+        debt.fail(ErrorKind::NotFound, 0, what);
     }
 }

@@ -273,6 +273,11 @@ impl ShardEngine {
         }
     }
 
+    /// The receive queues of its links, and why the head of one may not be claimed now: for checks.
+    pub fn origins(&self) -> impl Iterator<Item = (&Arc<Target>, &Origin, Option<Reason>)> {
+        self.links.iter().flatten().map(|link| (&link.target, &link.origin, link.held))
+    }
+
     /// Whether anything was left for this shard since it looked: to be asked after announcing the sleep.
     pub fn has_work(&self) -> bool {
         let shared = self.core.shared();
@@ -453,6 +458,8 @@ impl ShardEngine {
                 shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
             }
         } else {
+            // What was begun and lost left room for those who wait.
+            self.admit_waiters(index);
             self.soil(index);
         }
         self.reap(index);
@@ -638,7 +645,18 @@ impl ShardEngine {
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
                 self.unpark(index);
+                self.admit_replies(index);
             }
+        }
+    }
+
+    /// Replies that waited for room under the host's mark.
+    fn admit_replies(&mut self, index: u32) {
+        let Some(target) = self.link(index).map(|link| link.target.clone()) else { return };
+        if !target.reply_waiters.lock().is_empty() {
+            let shared = self.core.shared();
+            answer::admit_waiting(shared, &target);
+            lanes::drive_completion(shared, &target);
         }
     }
 
@@ -742,8 +760,10 @@ impl ShardEngine {
             let Some(conn) = &link.conn else { continue };
             let due = match conn.ending {
                 Some(ending) => ending.until,
-                None if conn.decoder.assembly().is_some() => conn.last_byte.after(limit),
-                None => continue,
+                None if conn.decoder.assembly().is_none() => continue,
+                // What came while this shard was busy is read first: the time is the peer's, not ours.
+                None if conn.readable => Instant::NEVER,
+                None => conn.last_byte.after(limit),
             };
             self.assembling = true;
             if self.core.now >= due {
@@ -1445,7 +1465,10 @@ fn decode(
 fn note_decoded(link: &mut Link) {
     if let Some(conn) = &mut link.conn {
         conn.decoded += 1;
-        link.target.decoded.set(conn.decoded);
+        // After the loss it is told to nobody, and the next link may have begun to count.
+        if conn.ending.is_none() {
+            link.target.decoded.set(conn.decoded);
+        }
     }
 }
 
