@@ -2,11 +2,16 @@
 //! ones, rounds with paired ratios, tables and JSON. Not every bench uses all of it.
 #![allow(dead_code)]
 
+pub mod counters;
+pub mod hosts;
+pub mod load;
+pub mod raw;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -48,6 +53,11 @@ pub struct Args {
     /// Passed by cargo
     #[arg(long, hide = true)]
     pub bench: bool,
+    /// In a process that is counted: the only row, and how many operations of it
+    #[arg(long, hide = true, requires = "ops")]
+    pub row: Option<String>,
+    #[arg(long, hide = true)]
+    pub ops: Option<u64>,
     /// Read before anything is pinned, because a pinned thread sees one processor only
     #[arg(skip)]
     cpus: Vec<usize>,
@@ -57,13 +67,18 @@ impl Args {
     /// From the command line. Without cargo's `--bench` this is `cargo test --benches`: one tiny round.
     pub fn get() -> Args {
         let mut args = Args::parse();
-        args.cpus = core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect();
-        if !args.bench {
-            (args.rounds, args.secs) = (1, 0.05);
-        } else if args.quick {
-            (args.rounds, args.secs) = (args.rounds.min(3), args.secs.min(0.4));
-        }
+        args.prepare();
         args
+    }
+
+    /// Once, after they were parsed as a part of a bench's own options.
+    pub fn prepare(&mut self) {
+        self.cpus = core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect();
+        if !self.bench {
+            (self.rounds, self.secs) = (1, 0.05);
+        } else if self.quick {
+            (self.rounds, self.secs) = (self.rounds.min(3), self.secs.min(0.4));
+        }
     }
 
     pub fn wants(&self, row: &str) -> bool {
@@ -92,9 +107,11 @@ fn pin(cpu: usize) -> bool {
     core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
 }
 
-/// The process that serves. It prints its port and ends when its input does.
+/// The process that serves. It prints its port, answers each line of its input with what it has to
+/// report, and ends when its input does.
 pub struct Server {
     child: Child,
+    lines: BufReader<ChildStdout>,
     pub port: u16,
 }
 
@@ -107,9 +124,19 @@ impl Server {
             .spawn()
             .expect("a second process can be started");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("the server prints its port");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        lines.read_line(&mut line).expect("the server prints its port");
         let port = line.trim().parse().unwrap_or_else(|_| panic!("the server said {line:?} instead of its port"));
-        Server { child, port }
+        Server { child, lines, port }
+    }
+
+    /// What the server reports now, see [`serve_and_report`].
+    pub fn report(&mut self) -> Value {
+        let input = self.child.stdin.as_mut().expect("piped");
+        input.write_all(b"\n").expect("the server reads");
+        let mut line = String::new();
+        self.lines.read_line(&mut line).expect("the server answers");
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("the server said {line:?} instead of its report"))
     }
 
     pub fn usage(&self) -> Usage {
@@ -142,11 +169,23 @@ pub fn serving(args: &Args) -> Option<String> {
 
 /// Tells the port and lives until the parent lets go.
 pub fn serve_until_released(port: u16) -> ! {
+    serve_and_report(port, || Value::Null)
+}
+
+/// As [`serve_until_released`], and tells `report` as often as the parent asks.
+pub fn serve_and_report(port: u16, report: impl Fn() -> Value) -> ! {
     println!("{port}");
     std::io::stdout().flush().expect("the parent reads");
-    let mut nothing = String::new();
-    let _ = std::io::stdin().read_line(&mut nothing);
+    for _ in std::io::stdin().lines().map_while(Result::ok) {
+        println!("{}", report());
+        std::io::stdout().flush().expect("the parent reads");
+    }
     std::process::exit(0)
+}
+
+/// Threads of this process.
+pub fn threads() -> usize {
+    fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
 /// Processor time and context switches of all threads of a process.
@@ -176,7 +215,7 @@ impl Usage {
         usage
     }
 
-    fn since(self, before: Usage) -> Usage {
+    pub fn since(self, before: Usage) -> Usage {
         Usage {
             cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
             switches: self.switches.saturating_sub(before.switches),
@@ -313,7 +352,7 @@ impl Rounds {
     /// with; `of` is what is compared, and the ratio is of the same round.
     pub fn report(&self, args: &Args, bench: &str, ceilings: &[(&str, &str)], of: fn(&Sample) -> f64) {
         let hop = median(self.hops.clone());
-        let machine = machine(args.cpus.len());
+        let machine = machine(args);
         println!("{bench}: {machine}; hop between the cores {hop:.0} ns (about 26: near, about 170: far)");
         println!(
             "{:<28} {:>10} {:>10} {:>12} {:>9} {:>9} {:>24}",
@@ -368,7 +407,9 @@ impl Rounds {
     }
 }
 
-fn machine(cores: usize) -> String {
+/// The machine, for the head of a table.
+pub fn machine(args: &Args) -> String {
+    let cores = args.cpus.len();
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let model =
@@ -376,7 +417,7 @@ fn machine(cores: usize) -> String {
     format!("{cores} x {model}, Linux {}", read("/proc/sys/kernel/osrelease").trim())
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     if values.is_empty() {
         return 0.0;
     }
@@ -384,6 +425,6 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn ends(values: &[f64]) -> (f64, f64) {
+pub fn ends(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::MAX, f64::MIN), |(least, most), v| (least.min(*v), most.max(*v)))
 }

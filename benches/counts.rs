@@ -1,0 +1,236 @@
+//! What an operation costs in things that can be counted, both processes together: system calls, wakes
+//! of a sleeping thread by another, context switches; and the threads of a host. Counts hold on a
+//! machine with other work on it, where times do not.
+//!
+//! With `--instructions`, under valgrind, instructions outside the kernel instead. `--record` writes
+//! them to the table in [`TABLE`], `--check` fails where they are above it by more than [`TOLERANCE`].
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use afflux::IdlePolicy;
+use clap::Parser;
+use common::counters::{NAMED, Tool, slope, system_calls};
+use common::load::{Caller, Pipeline, Sender, await_received, number};
+use common::{Args, Server, Usage, ends, hosts, machine, median, raw, serving, threads};
+use serde_json::{Value, json};
+
+/// Bytes of each message.
+const SIZE: usize = 64;
+
+/// Row, operations between the short run and the long one, and those under valgrind.
+const ROWS: [(&str, u64, u64); 8] = [
+    ("raw rtt", 20_000, 4_000),
+    ("afflux rtt", 20_000, 4_000),
+    ("raw pipeline 256", 200_000, 50_000),
+    ("afflux pipeline 64", 200_000, 50_000),
+    ("afflux pipeline 256", 200_000, 50_000),
+    ("afflux pipeline 1024", 200_000, 50_000),
+    ("raw oneway", 2_000_000, 200_000),
+    ("afflux oneway", 1_000_000, 200_000),
+];
+
+/// The table under version control.
+const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.json");
+
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    args: Args,
+    /// Instructions, by valgrind's callgrind
+    #[arg(long)]
+    instructions: bool,
+    /// Write the instructions of this run to the table
+    #[arg(long, requires = "instructions")]
+    record: bool,
+    /// Compare the instructions with the table
+    #[arg(long, requires = "instructions", conflicts_with = "record")]
+    check: bool,
+}
+
+fn main() {
+    let mut options = Options::parse();
+    options.args.prepare();
+    let args = &options.args;
+    match (serving(args).as_deref(), &args.row) {
+        (Some("raw echo"), _) => raw::serve(SIZE, Duration::ZERO),
+        (Some("raw count"), _) => raw::count(SIZE),
+        (Some("afflux"), _) => hosts::serve(IdlePolicy::Park),
+        (Some(other), _) => panic!("cannot serve {other}"),
+        (None, Some(row)) => println!("{}", run(args, row, args.ops.unwrap_or(0))),
+        (None, None) if options.instructions => instructions(&options),
+        (None, None) => counts(args),
+    }
+}
+
+// ---- in the process that is counted
+
+/// Runs so many operations of a row after a warm-up; what the process itself can tell of them.
+fn run(args: &Args, row: &str, ops: u64) -> Value {
+    let (peer, load) = row.split_once(' ').expect("a row of the table");
+    let outstanding = load.strip_prefix("pipeline ").and_then(|n| n.parse().ok());
+    if peer == "raw" {
+        let mut server = Server::spawn(args, if load == "oneway" { "raw count" } else { "raw echo" });
+        return match outstanding {
+            None if load == "oneway" => {
+                let mut stream = raw::Stream::connect(&server, SIZE);
+                tell(&mut server, &mut stream, ops)
+            }
+            _ => ask(&server, &mut raw::Raw::connect(&server, SIZE, Duration::ZERO), outstanding, ops),
+        };
+    }
+    let mut server = Server::spawn(args, "afflux");
+    let alone = threads();
+    let host = hosts::connect(&server, IdlePolicy::Park);
+    let started = threads() - alone;
+    let wakes = |server: &mut Server| {
+        let (own, other) = (hosts::wakes(&host), server.report());
+        [
+            number(&own, "wakes"),
+            number(&own, "completion_wakes"),
+            number(&other, "wakes"),
+            number(&other, "completion_wakes"),
+        ]
+    };
+    // The warm-up is over, but for its last wakes, before the counts begin.
+    let before = wakes(&mut server);
+    let mut report = match outstanding {
+        None if load == "oneway" => tell(&mut server, &mut hosts::Teller::new(&host, SIZE), ops),
+        _ => ask(&server, &mut hosts::Asker::new(&host, SIZE), outstanding, ops),
+    };
+    let after = wakes(&mut server);
+    let names = ["client shard", "client completion", "server shard", "server completion"];
+    let per_op =
+        |(i, name): (usize, &&str)| ((*name).to_string(), json!((after[i] - before[i]) as f64 / ops.max(1) as f64));
+    report["wakes"] = names.iter().enumerate().map(per_op).collect();
+    report["threads"] = json!({"client": started, "server": number(&server.report(), "threads")});
+    report
+}
+
+fn ask(server: &Server, caller: &mut dyn Caller, outstanding: Option<usize>, ops: u64) -> Value {
+    let before = (Usage::own(), server.usage());
+    match outstanding {
+        None => (0..ops).for_each(|_| caller.ask()),
+        Some(n) => {
+            let mut pipeline = Pipeline::fill(caller, n);
+            let mut done = 0;
+            while done + (n as u64) < ops {
+                done += pipeline.turn(|_| {}).0 as u64;
+            }
+            pipeline.drain();
+        }
+    }
+    switches(before, server, ops)
+}
+
+fn tell(server: &mut Server, sender: &mut dyn Sender, ops: u64) -> Value {
+    let before = (Usage::own(), server.usage());
+    sender.send(ops as usize);
+    sender.flush();
+    await_received(server, ops);
+    switches(before, server, ops)
+}
+
+fn switches(before: (Usage, Usage), server: &Server, ops: u64) -> Value {
+    let after = (Usage::own().since(before.0), server.usage().since(before.1));
+    json!({"switches": (after.0.switches + after.1.switches) as f64 / ops.max(1) as f64})
+}
+
+// ---- in the process that reports
+
+/// Runs of a row: short and long.
+fn runs(args: &Args, long: u64) -> (u64, u64) {
+    let long = if !args.bench {
+        300
+    } else if args.quick {
+        long / 4
+    } else {
+        long
+    };
+    (long / 4, long)
+}
+
+fn counts(args: &Args) {
+    let tool = system_calls();
+    println!("counts per operation, {SIZE} B, both processes; {}", machine(args));
+    println!(
+        "system calls by {}",
+        tool.map_or("nothing: neither perf nor strace works here".into(), |t| format!("{t:?}"))
+    );
+    let mut rows: BTreeMap<&str, Vec<(BTreeMap<String, f64>, Value)>> = BTreeMap::new();
+    for round in 0..args.rounds {
+        for (row, ops, _) in ROWS.iter().filter(|(row, ..)| args.wants(row)) {
+            eprintln!("round {} of {}: {row}", round + 1, args.rounds);
+            let (short, long) = runs(args, *ops);
+            let found = match tool {
+                Some(tool) => slope(tool, row, (short, long)).unwrap_or_else(|e| panic!("{row}: {e}")),
+                None => (BTreeMap::new(), run(args, row, long)),
+            };
+            rows.entry(row).or_default().push(found);
+        }
+    }
+    println!(
+        "{:<22} {:>24} {:>9} {:>9}  {}",
+        "", "calls (least - most)", "switches", "wakes", "threads; calls by name"
+    );
+    let mut out = BTreeMap::new();
+    for (row, ..) in ROWS {
+        let Some(found) = rows.get(row) else { continue };
+        let of =
+            |name: &str| found.iter().map(|(counts, _)| counts.get(name).copied().unwrap_or(0.0)).collect::<Vec<_>>();
+        let said = |path: &str| median(found.iter().filter_map(|(_, said)| said.pointer(path)?.as_f64()).collect());
+        let (all, (least, most), switches) = (median(of("all")), ends(&of("all")), said("/switches"));
+        let names = NAMED.iter().map(|name| (*name, median(of(name)))).filter(|(_, n)| *n >= 0.005);
+        let named: BTreeMap<&str, f64> = names.collect();
+        let mut line = format!("{row:<22} {:>24} {switches:>9.3}", format!("{all:.3} ({least:.3} - {most:.3})"));
+        let mut figures = json!({"calls": all, "calls_by_round": of("all"), "by_name": named, "switches": switches});
+        let last = &found[found.len() - 1].1;
+        if let Some(by_thread) = last["wakes"].as_object() {
+            let by_thread: BTreeMap<&str, f64> =
+                by_thread.keys().map(|name| (name.as_str(), said(&format!("/wakes/{name}")))).collect();
+            let wakes: f64 = by_thread.values().sum();
+            line += &format!(" {wakes:>9.4}  {} + {};", last["threads"]["client"], last["threads"]["server"]);
+            figures["wakes"] = json!(wakes);
+            figures["wakes_by_thread"] = json!(by_thread);
+            figures["threads"] = last["threads"].clone();
+        } else {
+            line += &format!(" {:>9}  ", "");
+        }
+        let named: Vec<String> = named.iter().map(|(name, n)| format!("{name} {n:.3}")).collect();
+        println!("{line} {}", named.join(", "));
+        out.insert(row, figures);
+    }
+    write(
+        args,
+        json!({"bench": "counts", "machine": machine(args), "tool": tool.map(|t| format!("{t:?}")), "rows": out}),
+    );
+}
+
+fn write(args: &Args, all: Value) {
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&all).expect("plain values");
+        fs::write(path, text + "\n").unwrap_or_else(|e| panic!("--json {}: {e}", path.display()));
+    }
+}
+
+/// Least of the rounds: what disturbs a run can only add.
+fn instructions(options: &Options) {
+    let args = &options.args;
+    if !Tool::Callgrind.works() {
+        println!("valgrind does not work here: install it to count instructions");
+        std::process::exit(2);
+    }
+    let mut least: BTreeMap<&str, f64> = BTreeMap::new();
+    for round in 0..args.rounds {
+        for (row, _, ops) in ROWS.iter().filter(|(row, ..)| args.wants(row)) {
+            let (counts, _) = slope(Tool::Callgrind, row, runs(args, *ops)).unwrap_or_else(|e| panic!("{row}: {e}"));
+            let n = counts.get("all").copied().unwrap_or(0.0);
+            eprintln!("round {} of {}: {row}: {n:.0}", round + 1, args.rounds);
+            least.entry(row).and_modify(|l| *l = l.min(n)).or_insert(n);
+        }
+    }
+    println!("{least:#?}");
+}
