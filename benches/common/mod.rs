@@ -271,6 +271,8 @@ pub struct Sample {
     pub times: Option<Histogram<u64>>,
     pub cpu_ns: f64,
     pub switches: f64,
+    /// The probes before and after; see [`hop_ns`].
+    pub hops: [f64; 2],
 }
 
 impl Sample {
@@ -312,6 +314,7 @@ pub fn finish(count: u64, secs: f64, times: Option<Histogram<u64>>, before: (Usa
         times,
         cpu_ns: (own.cpu_ns + other.cpu_ns) as f64 / n,
         switches: (own.switches + other.switches) as f64 / n,
+        hops: [0.0; 2],
     }
 }
 
@@ -323,35 +326,62 @@ pub fn histogram() -> Histogram<u64> {
 #[derive(Default)]
 pub struct Rounds {
     rows: Vec<(String, Vec<Sample>)>,
-    hops: Vec<f64>,
 }
 
 impl Rounds {
-    /// Runs every row once per round, in turn, so that what the machine does meanwhile hits all alike.
+    /// Runs every row that is wanted once per round, in turn, so that what the machine does meanwhile hits
+    /// all alike.
     pub fn run(args: &Args, rows: &[(&str, &dyn Fn() -> Sample)]) -> Rounds {
-        let mut rounds = Rounds::default();
+        let wanted: Vec<_> = rows.iter().filter(|(name, _)| args.wants(name)).copied().collect();
+        Rounds::run_all(args, &wanted)
+    }
+
+    /// As [`Rounds::run`], whatever is wanted.
+    pub fn run_all(args: &Args, rows: &[(&str, &dyn Fn() -> Sample)]) -> Rounds {
+        let mut rounds = Rounds { rows: rows.iter().map(|(name, _)| (name.to_string(), Vec::new())).collect() };
         for round in 0..args.rounds {
-            for (name, measure) in rows.iter().filter(|(name, _)| args.wants(name)) {
-                rounds.hops.push(hop_ns(args));
-                let sample = measure();
+            for ((name, measure), (_, samples)) in rows.iter().zip(&mut rounds.rows) {
+                let before = hop_ns(args);
+                let mut sample = measure();
+                sample.hops = [before, hop_ns(args)];
                 eprintln!("round {} of {}: {name}", round + 1, args.rounds);
-                match rounds.rows.iter_mut().find(|(row, _)| row == name) {
-                    Some((_, samples)) => samples.push(sample),
-                    None => rounds.rows.push((name.to_string(), vec![sample])),
-                }
+                samples.push(sample);
             }
         }
         rounds
+    }
+
+    /// Names and samples.
+    pub fn rows(&self) -> &[(String, Vec<Sample>)] {
+        &self.rows
     }
 
     fn samples(&self, name: &str) -> Option<&[Sample]> {
         self.rows.iter().find(|(row, _)| row == name).map(|(_, samples)| &samples[..])
     }
 
+    /// Where the host moved the cores apart for a sample, it says nothing beside one where they were close.
+    fn is_far(&self, sample: &Sample) -> bool {
+        let nearest = self.hops().into_iter().fold(f64::MAX, f64::min);
+        sample.hops.iter().any(|hop| *hop > 2.0 * nearest)
+    }
+
+    fn hops(&self) -> Vec<f64> {
+        self.rows.iter().flat_map(|(_, samples)| samples).flat_map(|s| s.hops).collect()
+    }
+
+    /// `of` one row divided by `of` another, of each round in which both had the same cores. Empty if
+    /// there is no such row.
+    pub fn ratios(&self, row: &str, against: &str, of: impl Fn(&Sample) -> f64) -> Vec<f64> {
+        let (Some(samples), Some(against)) = (self.samples(row), self.samples(against)) else { return Vec::new() };
+        let pairs = samples.iter().zip(against).filter(|(s, a)| self.is_far(s) == self.is_far(a));
+        pairs.map(|(s, a)| of(s) / of(a)).collect()
+    }
+
     /// Prints the table and writes what was asked for. `ceilings`: row to the row that it is compared
     /// with; `of` is what is compared, and the ratio is of the same round.
     pub fn report(&self, args: &Args, bench: &str, ceilings: &[(&str, &str)], of: fn(&Sample) -> f64) {
-        let hop = median(self.hops.clone());
+        let hop = median(self.hops());
         let machine = machine(args);
         println!("{bench}: {machine}; hop between the cores {hop:.0} ns (about 26: near, about 170: far)");
         println!(
@@ -361,12 +391,8 @@ impl Rounds {
         let mut out = BTreeMap::new();
         for (name, samples) in &self.rows {
             let med = |f: &dyn Fn(&Sample) -> f64| median(samples.iter().map(f).collect());
-            let ratios: Vec<f64> = ceilings
-                .iter()
-                .find(|(row, _)| row == name)
-                .and_then(|(_, ceiling)| self.samples(ceiling))
-                .map(|ceiling| samples.iter().zip(ceiling).map(|(s, c)| of(s) / of(c)).collect())
-                .unwrap_or_default();
+            let ceiling = ceilings.iter().find(|(row, _)| row == name).map_or("", |(_, ceiling)| ceiling);
+            let ratios = self.ratios(name, ceiling, of);
             let ratio = if ratios.is_empty() {
                 String::new()
             } else {
