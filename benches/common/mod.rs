@@ -103,6 +103,11 @@ impl Args {
     }
 }
 
+/// Puts the calling thread where the serving process would be.
+pub fn pin_other(args: &Args) {
+    pin(args.cores().1);
+}
+
 fn pin(cpu: usize) -> bool {
     core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
 }
@@ -276,6 +281,11 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// So many operations in so long.
+    pub fn plain(count: u64, secs: f64) -> Sample {
+        Sample { count, secs, times: None, cpu_ns: 0.0, switches: 0.0, hops: [0.0; 2] }
+    }
+
     pub fn rate(&self) -> f64 {
         self.count as f64 / self.secs
     }

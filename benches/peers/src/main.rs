@@ -141,15 +141,15 @@ fn main() {
     let requests = if args.quick { parked } else { &all[..] };
     let stock = &[System::StockOnAfflux, System::StockOnLibzmq][..];
     let plan: [(&str, Load, usize, &[System]); 9] = [
-        ("round trip, 64 B", Load::Rtt, 64, requests),
-        ("64 outstanding, 64 B", Load::Pipeline(64), 64, requests),
-        ("256 outstanding, 64 B", Load::Pipeline(256), 64, requests),
-        ("1024 outstanding, 64 B", Load::Pipeline(1024), 64, requests),
-        ("one way, 64 B", Load::OneWay, 64, oneway),
-        ("one way, 1 KiB", Load::OneWay, 1024, oneway),
-        ("one way, 64 KiB", Load::OneWay, 64 << 10, oneway),
-        ("stock round trip, 64 B", Load::Rtt, 64, stock),
-        ("stock, 256 outstanding, 64 B", Load::Pipeline(256), 64, stock),
+        ("round trip 64 B", Load::Rtt, 64, requests),
+        ("64 outstanding 64 B", Load::Pipeline(64), 64, requests),
+        ("256 outstanding 64 B", Load::Pipeline(256), 64, requests),
+        ("1024 outstanding 64 B", Load::Pipeline(1024), 64, requests),
+        ("one way 64 B", Load::OneWay, 64, oneway),
+        ("one way 1 KiB", Load::OneWay, 1024, oneway),
+        ("one way 64 KiB", Load::OneWay, 64 << 10, oneway),
+        ("stock round trip 64 B", Load::Rtt, 64, stock),
+        ("stock 256 outstanding 64 B", Load::Pipeline(256), 64, stock),
     ];
     let mut table = Table::new(args);
     for (name, load, size, systems) in plan.iter().filter(|(name, ..)| args.wants(name)) {
