@@ -6,6 +6,7 @@ mod support;
 
 mod basics;
 mod gate;
+mod idle;
 mod lanes;
 mod options;
 mod order;
