@@ -131,6 +131,8 @@ impl<J: Send + 'static, R: Send + 'static> Bridge<J, R> {
             let (factory, alive) = (factory.clone(), alive.clone());
             let run = move || {
                 core.work(&submitted, n, &*factory);
+                // What the factory holds is gone before anybody hears that the thread is.
+                drop(factory);
                 drop(alive);
             };
             // If this fails, the threads that there are end with the bridge.
@@ -644,6 +646,20 @@ mod tests {
         assert_eq!(left.running + left.queued, 1, "it hangs, and the shutdown says so");
         go.send(()).unwrap();
         assert_eq!(task.wait(LONG).unwrap().0, 2);
+    }
+
+    #[test]
+    fn after_a_shutdown_nobody_holds_what_the_work_needed() {
+        let held = Arc::new(());
+        let of_factory = held.clone();
+        let make = move |_| {
+            let of_worker = of_factory.clone();
+            move |n: usize| n + Arc::strong_count(&of_worker)
+        };
+        let bridge = Bridge::start("held", ["a", "b"], 2, limits(2, 0), &mut Ledger::new(), make).unwrap();
+        assert!(bridge.try_permit(1).unwrap().submit(0).wait(LONG).unwrap().0 >= 3);
+        bridge.shutdown(LONG);
+        assert_eq!(Arc::strong_count(&held), 1);
     }
 
     #[test]
