@@ -8,7 +8,7 @@ use std::io::{BufReader, ErrorKind, Read};
 use std::path::Path;
 
 use afflux::base::unit::grouped;
-use redb::{Builder, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use redb::{Builder, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 
 use crate::record::{ID_LEN, RecordId, fingerprint};
 use crate::store::{CACHE, FILE, IDS, RECORDS, TENANTS};
@@ -44,8 +44,8 @@ impl Answer {
 pub struct Audit {
     /// Records of this run that are in the store: those it committed, and those it recognised.
     pub committed: u64,
-    /// Answers that were compared.
-    pub answers: u64,
+    /// Answers that were compared; `None`: there were none to compare.
+    pub answers: Option<u64>,
     /// Answered with success and not there, or not as they were sent.
     pub lost: u64,
     /// Copies beyond the first of one id.
@@ -59,8 +59,7 @@ pub struct Audit {
 /// Reads the database at `path` again, which had given the sequences up to `before` when the run began.
 /// Without answers only what is stored twice can be found.
 pub fn audit(path: &Path, before: u64, answers: Option<&Path>) -> Result<Audit, Box<dyn Error>> {
-    let db = Builder::new().set_cache_size(CACHE).open_read_only(path)?;
-    let read = db.begin_read()?;
+    let read = read(path)?;
     let (records, ids) = (read.open_table(RECORDS)?, read.open_table(IDS)?);
     let mut audit = Audit { tenants: read.open_table(TENANTS)?.len()?, ..Audit::default() };
 
@@ -78,9 +77,9 @@ pub fn audit(path: &Path, before: u64, answers: Option<&Path>) -> Result<Audit, 
     let Some(answers) = answers else { return Ok(audit) };
     let named = |e: std::io::Error| format!("{}: {e}", answers.display());
     let mut answers = BufReader::new(File::open(answers).map_err(named)?);
-    let mut answer = [0; ANSWER_LEN];
+    let (mut answer, mut compared) = ([0; ANSWER_LEN], 0);
     while let Some((sequence, print, id)) = next(&mut answers, &mut answer)? {
-        audit.answers += 1;
+        compared += 1;
         audit.committed += u64::from(sequence <= before);
         let found = records.get(sequence)?;
         let there = found.is_some_and(|found| {
@@ -89,7 +88,18 @@ pub fn audit(path: &Path, before: u64, answers: Option<&Path>) -> Result<Audit, 
         });
         audit.lost += u64::from(!there);
     }
+    audit.answers = Some(compared);
     Ok(audit)
+}
+
+/// The database as it is. One that was not closed, because its service was killed or its disk was full, is
+/// repaired first.
+fn read(path: &Path) -> Result<ReadTransaction, Box<dyn Error>> {
+    match Builder::new().set_cache_size(CACHE).open_read_only(path) {
+        Ok(db) => Ok(db.begin_read()?),
+        Err(DatabaseError::RepairAborted) => Ok(Builder::new().set_cache_size(CACHE).open(path)?.begin_read()?),
+        Err(e) => Err(e.into()),
+    }
 }
 
 type Told<'a> = (u64, u64, &'a [u8]);
@@ -107,11 +117,12 @@ fn next<'a>(answers: &mut impl Read, answer: &'a mut [u8; ANSWER_LEN]) -> std::i
 
 impl fmt::Display for Audit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(answers) = self.answers {
+            write!(f, "{} answers compared: lost {}, ", grouped(answers), grouped(self.lost))?;
+        }
         write!(
             f,
-            "{} answers compared: lost {}, duplicated {}; the store holds {} records of {} tenants",
-            grouped(self.answers),
-            grouped(self.lost),
+            "duplicated {}; the store holds {} records of {} tenants",
             grouped(self.duplicated),
             grouped(self.held),
             grouped(self.tenants),

@@ -66,8 +66,8 @@ pub struct Report {
     pub served: Option<(HostStatus, Served, BridgeSnapshot)>,
     /// The tenants.
     pub tenants: Vec<tenants::Seen>,
-    /// What the store really holds.
-    pub audit: Audit,
+    /// What the store really holds; `None`: it is another process's, or could not be read again.
+    pub audit: Option<Audit>,
     /// What may be held.
     pub ledgers: Ledgers,
     /// Before the load, the most, and after it.
@@ -93,7 +93,7 @@ impl Report {
 
     /// Every invariant that does not hold, in words.
     pub fn broken(&self) -> Vec<String> {
-        let mut broken = self.audit.broken();
+        let mut broken = self.audit.as_ref().map_or_else(Vec::new, Audit::broken);
         let mut rule = |holds: bool, why: String| {
             if !holds {
                 broken.push(format!("broken invariant: {why}"));
@@ -102,8 +102,8 @@ impl Report {
         if let Some(counts) = &self.counts {
             let (sent, replies, errors) = (counts.submitted, counts.replies, counts.failed());
             rule(sent == replies + errors, format!("sent = {sent}, but {replies} replies and {errors} errors"));
-            if self.served.is_some() {
-                let committed = self.audit.committed;
+            if let (Some(_), Some(audit)) = (&self.served, &self.audit) {
+                let committed = audit.committed;
                 rule(replies <= committed, format!("{replies} replies, but committed = {committed}"));
             }
         }
@@ -151,21 +151,22 @@ impl Report {
                 json!({ "count": errors.count, "first": first }),
             );
         }
+        let audit = self.audit.as_ref();
         let [before, peak, after] = self.memory;
         let mut object = json!({
             "loop": self.pace,
             "sent": counts.submitted,
             "submitted": counts.submitted,
             "accepted": counts.submitted - counts.returned,
-            "committed": self.audit.committed,
+            "committed": audit.map(|audit| audit.committed),
             "errors": kinds,
             "error_details": details,
             "replies": counts.replies,
-            "lost": self.audit.lost,
-            "duplicated": self.audit.duplicated,
+            "lost": audit.map(|audit| audit.lost),
+            "duplicated": audit.map(|audit| audit.duplicated),
             "retries": counts.retries,
-            "held": self.audit.held,
-            "tenants_stored": self.audit.tenants,
+            "held": audit.map(|audit| audit.held),
+            "tenants_stored": audit.map(|audit| audit.tenants),
             "measured_commits_per_second": self.rate,
             "late_ms_max": counts.late_max.as_secs_f64() * 1e3,
             "ledger_bytes": self.ledgers.maximum(),
@@ -189,6 +190,10 @@ impl Report {
         if let Value::Object(object) = &mut object {
             if let Some(client) = &self.client {
                 object.insert("waits".into(), client.waits.into());
+                object.insert("no_room".into(), client.no_room.into());
+                object.insert("waiting_room_full".into(), client.waiting_room_full.into());
+                object.insert("late_replies".into(), client.late_replies.into());
+                object.insert("load_links_lost".into(), client.links_lost.into());
             }
             if let Some((host, served, bridge)) = &self.served {
                 object.append(&mut of_service(host, served, bridge));
@@ -293,7 +298,6 @@ fn of_service(host: &HostStatus, served: &Served, bridge: &BridgeSnapshot) -> Ma
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n = |count: u64| grouped(count);
-        let audit = &self.audit;
         if let Some(counts) = &self.counts {
             let rate = |count: u64| n((count as f64 / self.seconds.max(1e-9)) as u64);
             let replies: u64 = self.seen.samples.iter().map(|sample| sample.replies).sum();
@@ -314,10 +318,10 @@ impl fmt::Display for Report {
         }
         if let Some((host, served, bridge)) = &self.served {
             writeln!(f, "{}", sum_of_service(served).trim_start())?;
-            if self.counts.is_some() {
-                write!(f, "committed {}; ", n(audit.committed))?;
+            match &self.audit {
+                Some(audit) => writeln!(f, "committed {}; {audit}", n(audit.committed))?,
+                None => writeln!(f, "what the store holds is not known")?,
             }
-            writeln!(f, "{audit}")?;
             let permits = &host.permits;
             writeln!(
                 f,

@@ -10,7 +10,7 @@ use afflux::Host;
 use afflux::policy::ledger::{self, Ledger, Reservation, WhenFull};
 
 use crate::args::{Pace, Role, Settings};
-use crate::audit::{ANSWERS, Audit, audit};
+use crate::audit::{ANSWERS, audit};
 use crate::input::{self, Source};
 use crate::load::{Load, SLOT_BYTES, Shared, Until, number};
 use crate::memory::Memory;
@@ -126,7 +126,7 @@ pub fn run(mut settings: Settings) -> Result<Vec<String>, Box<dyn Error>> {
             (None, Some(asking)) => asking.shared.tenants.seen(),
             (None, None) => Vec::new(),
         },
-        audit: Audit::default(),
+        audit: None,
         ledgers,
         memory,
         seen,
@@ -135,7 +135,10 @@ pub fn run(mut settings: Settings) -> Result<Vec<String>, Box<dyn Error>> {
     broken.extend(service.into_iter().flat_map(|service| service.end(SHUTDOWN)));
     if let Some((path, before)) = &stored {
         let answers = settings.out.join(ANSWERS);
-        report.audit = audit(path, *before, (*role == Role::Both).then_some(answers.as_path()))?;
+        match audit(path, *before, (*role == Role::Both).then_some(answers.as_path())) {
+            Ok(audit) => report.audit = Some(audit),
+            Err(e) => broken.push(format!("the store cannot be read again: {e}")),
+        }
     }
     let svg = prefix.with_extension("svg");
     chart::draw(&svg, &report.title(), &report.seen.samples)?;
