@@ -79,11 +79,14 @@ impl Sizes {
         }
     }
 
-    /// The host that serves. It asks nobody, so it has next to no room for requests of its own.
+    /// The host that serves. It asks nobody, so it has next to no room for requests of its own. What has expired
+    /// in its queues is not stored: its caller has been told so, and after a standstill the store would be
+    /// busy with nothing else while those who still wait expire behind it.
     pub fn service(&self) -> HostBuilder {
         let host = self
             .host("relay-service")
             .listen(&self.listen)
+            .skip_expired_requests()
             .receive_hwm(Hwm::Bytes(MARK))
             .max_owned_bytes(ByteSize::mib(16))
             .request_slots(16)

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -149,8 +150,9 @@ pub fn watch() -> Watchdog {
 /// A relay that runs beside the test, and does not outlive it.
 pub struct Running {
     child: Child,
-    /// Everything that it says on its error output, when it has ended.
-    said: Option<JoinHandle<String>>,
+    /// Everything that it has said on its error output so far, and who collects it.
+    said: Arc<(Mutex<String>, Condvar)>,
+    collector: Option<JoinHandle<()>>,
     /// What it says on its standard output.
     pub told: BufReader<std::process::ChildStdout>,
 }
@@ -160,14 +162,19 @@ impl Running {
     pub fn start(mut command: Command) -> Running {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut stderr = child.stderr.take().unwrap();
-        let said = thread::spawn(move || {
-            let mut text = String::new();
-            stderr.read_to_string(&mut text).unwrap();
-            text
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let said = Arc::new((Mutex::new(String::new()), Condvar::new()));
+        let collected = said.clone();
+        let collector = thread::spawn(move || {
+            for line in stderr.lines() {
+                let mut text = collected.0.lock().unwrap();
+                text.push_str(&line.unwrap());
+                text.push('\n');
+                collected.1.notify_all();
+            }
         });
         let told = BufReader::new(child.stdout.take().unwrap());
-        Running { child, said: Some(said), told }
+        Running { child, said, collector: Some(collector), told }
     }
 
     /// A service, and where it listens.
@@ -190,6 +197,12 @@ impl Running {
         assert!(kill.unwrap().success(), "{name}");
     }
 
+    /// Waits until it has said that; the watchdog ends what never comes.
+    pub fn until_it_says(&self, words: &str) {
+        let text = self.said.0.lock().unwrap();
+        drop(self.said.1.wait_while(text, |text| !text.contains(words)).unwrap());
+    }
+
     /// Whether it still runs.
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
@@ -199,7 +212,8 @@ impl Running {
     pub fn end(mut self) -> (ExitStatus, String) {
         let mut told = String::new();
         self.told.read_to_string(&mut told).unwrap();
-        let said = self.said.take().unwrap().join().unwrap();
+        self.collector.take().unwrap().join().unwrap();
+        let said = self.said.0.lock().unwrap().clone();
         (self.child.wait().unwrap(), said + &told)
     }
 

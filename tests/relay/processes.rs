@@ -71,11 +71,12 @@ fn a_service_that_stands_still_costs_time_and_nothing_else() {
     let place = Place::new("stopped");
     let (running, address) = Running::service(service(&place, "127.0.0.1:0"));
     let mut command = load(&place, &address);
-    command.args(["--seconds", "5", "--overload", "1", "--timeout", "1"]);
+    // One link: what its queues hold is served well within the time of a request.
+    command.args(["--seconds", "5", "--overload", "1", "--timeout", "1", "--connections", "1"]);
     let loading = Running::start(command);
-    meanwhile(Duration::from_millis(3500));
+    loading.until_it_says("   1 s  offered");
     running.signal("STOP");
-    meanwhile(Duration::from_millis(2500));
+    meanwhile(Duration::from_millis(1800));
     running.signal("CONT");
     let said = loading.succeeds();
     sums(&said);
@@ -104,6 +105,7 @@ fn a_service_that_is_killed_has_everything_that_it_answered() {
     let mut command = load(&place, &address);
     command.args(["--outstanding", "300", "--repeat", "1000"]);
     let mut loading = Running::start(command);
+    loading.until_it_says("closed loop");
     let mut x = 0x9e37_79b9_u32;
     for _ in 0..kills {
         x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
