@@ -288,7 +288,6 @@ fn of_service(host: &HostStatus, served: &Served, bridge: &BridgeSnapshot) -> Ma
         "pauses": permits.pauses,
         "paused_ms": permits.paused_total.as_secs_f64() * 1e3,
         "flow_frames_sent": host.flow_frames_sent,
-        "expired_in_queue": host.expired_in_queue,
         "malformed": host.malformed,
         "handshakes_failed": host.handshakes_failed,
         "links_lost": host.links_lost,

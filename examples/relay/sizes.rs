@@ -11,7 +11,8 @@ use afflux::{Error, Host, HostBuilder, Hwm, IdlePolicy, Pinning, Placement};
 /// one record of any size is as small as that allows.
 pub const LINE_MAX: u64 = 1 << 20;
 /// The mark of a link's queue, on both sides: several hundred short lines, which the store takes in a few
-/// milliseconds. Longer queues would only make everybody wait longer.
+/// milliseconds. Longer queues would only make everybody wait longer, and after a standstill what they hold
+/// must be served well within the time of a request, or all that comes later is too late as well.
 const MARK: ByteSize = ByteSize::kib(64);
 /// The system's own buffers: what lies there is a queue too, and nobody sees it.
 const SOCKET: ByteSize = ByteSize::kib(32);
@@ -79,14 +80,11 @@ impl Sizes {
         }
     }
 
-    /// The host that serves. It asks nobody, so it has next to no room for requests of its own. What has expired
-    /// in its queues is not stored: its caller has been told so, and after a standstill the store would be
-    /// busy with nothing else while those who still wait expire behind it.
+    /// The host that serves. It asks nobody, so it has next to no room for requests of its own.
     pub fn service(&self) -> HostBuilder {
         let host = self
             .host("relay-service")
             .listen(&self.listen)
-            .skip_expired_requests()
             .receive_hwm(Hwm::Bytes(MARK))
             .max_owned_bytes(ByteSize::mib(16))
             .request_slots(16)
