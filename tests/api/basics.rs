@@ -75,8 +75,8 @@ fn one_way_records_arrive_with_method_and_sender() {
     let server = server("server")
         .channel(
             "news",
-            told(move |m, _| {
-                tell.send((m.method().to_owned(), m.peer().to_string(), m.into_payload())).unwrap();
+            told(move |m, cx| {
+                tell.send((m.method().to_owned(), cx.peer().to_string(), m.into_payload())).unwrap();
             }),
         )
         .start()

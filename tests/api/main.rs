@@ -6,8 +6,10 @@ mod support;
 
 mod basics;
 mod gate;
+mod idle;
 mod lanes;
 mod options;
 mod order;
+mod rivals;
 mod room;
 mod stuck;

@@ -136,7 +136,7 @@ fn check_queues(
             let holds = match held {
                 None => true,
                 Some(Reason::ReplyMark) => target.replies.bytes() >= plan.reply.per_peer,
-                Some(Reason::OwnedBytes) => owned > 0 && owned + head.charge() > plan.max_owned_bytes,
+                Some(Reason::OwnedBytes) => owned > 0 && owned + head.charge > plan.max_owned_bytes,
                 Some(Reason::PermitShare) => false,
             };
             ready |= held.is_none();
