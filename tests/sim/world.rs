@@ -481,7 +481,7 @@ impl World {
                 // A long freeze is a dead peer.
                 self.faulty = true;
                 let end = 2 * connection + r.below(2) as usize;
-                let time = one_of(r, &[MS, 20 * MS, 400 * MS]);
+                let time = one_of(r, &[MS, 20 * MS, 400 * MS, 700 * MS]);
                 self.net.freeze(end, now + time);
                 self.coverage.add("fault: freeze of one direction", 1);
             }
