@@ -50,6 +50,8 @@ pub struct Op {
     pub lazy: bool,
     /// The connection that took its first byte.
     pub begun: Option<usize>,
+    /// A reply to it has gone out.
+    pub replied: bool,
     /// Times that a handler saw it.
     pub delivered: u32,
 }
@@ -106,6 +108,7 @@ impl Book {
             reply: 0,
             lazy: false,
             begun: None,
+            replied: false,
             delivered: 0,
         });
         self.live.insert((deadline, op));
@@ -164,6 +167,22 @@ impl Book {
         }
         if matches!(op.end, Some(End::Unsent(_))) {
             self.faults.push(format!("operation {at} goes out after its payload was given back: {op:?}"));
+        }
+    }
+
+    /// A connection took the first byte of a reply. A pair is dialled at once: the lane of its replies is the
+    /// connection after that of its requests.
+    pub fn on_replied(&mut self, at: u32, connection: usize) {
+        let Some(op) = self.ops.get_mut(at as usize) else {
+            return self.faults.push(format!("a reply to operation {at}, which nobody made, is on {connection}"));
+        };
+        let twice = std::mem::replace(&mut op.replied, true);
+        let op = *op;
+        if twice {
+            self.faults.push(format!("operation {at} is answered twice: {op:?}"));
+        }
+        if op.begun.map(|asked| asked + 1) != Some(connection) {
+            self.faults.push(format!("operation {at} is answered on connection {connection}: {op:?}"));
         }
     }
 

@@ -179,7 +179,7 @@ impl Swarm {
     fn slow_readers(&mut self, r: &mut Rng) {
         (self.pipe, self.reply_per_peer) = (one_of(r, &[700, 4 << 10]) as usize, 1 << 10);
         (self.large_percent, self.request_percent, self.lazy_percent) = (15, 90, 60);
-        (self.faults.cut, self.faults.interval_us) = (true, 20_000);
+        (self.faults.cut, self.faults.freeze, self.faults.interval_us) = (true, true, 20_000);
         self.reply_hold = self.max_message + 1024;
     }
 

@@ -25,6 +25,7 @@ use super::script::Script;
 use super::stage::{Stage, seats};
 use super::still::check_still;
 use super::swarm::{Swarm, name, one_of};
+use super::tap::Begun;
 
 /// The longest that a world may take to come to rest once the load has ended.
 const REST: u64 = 60_000 * MS;
@@ -280,8 +281,11 @@ impl World {
                 book.on_loss(node.at, other);
             }
         }
-        for (connection, op) in self.net.take_begun() {
-            book.on_begun(op, connection);
+        for (connection, begun) in self.net.take_begun() {
+            match begun {
+                Begun::Operation(op) => book.on_begun(op, connection),
+                Begun::Reply(op) => book.on_replied(op, connection),
+            }
         }
         check_node(node, book, &mut self.coverage);
     }
