@@ -703,7 +703,9 @@ impl CompletionEngine {
             },
         );
         // A new link hears of the pressure before it is of use to anybody.
-        self.tell_one(target.id, now);
+        if !cfg!(afflux_mutation = "attach_untold") {
+            self.tell_one(target.id, now);
+        }
         target.link.set(link);
         self.command(
             target.owner,

@@ -159,9 +159,9 @@ impl Swarm {
         };
         // Every fourth run is driven into a corner that chance alone finds rarely.
         match seed % 16 {
-            3 => swarm.under_pressure(r),
+            3 | 11 => swarm.under_pressure(r),
             7 => swarm.slow_readers(r),
-            11 => swarm.crowded(r),
+            15 => swarm.crowded(r),
             _ => {}
         }
         swarm
@@ -171,7 +171,9 @@ impl Swarm {
     fn under_pressure(&mut self, r: &mut Rng) {
         (self.jobs, self.started_per_shard) = (one_of(r, &[1, 2, 5]) as u32, 1);
         (self.keep_percent, self.hold_us, self.request_percent) = (50, 20_000, 90);
-        (self.faults.cut, self.faults.interval_us) = (true, 20_000);
+        (self.faults.cut, self.faults.interval_us) = (true, one_of(r, &[5_000, 20_000]));
+        // So that what peers know of each other can be compared.
+        (self.faults.freeze, self.faults.kill) = (false, false);
         self.room_ops = self.room_ops.max(64);
     }
 

@@ -13,6 +13,7 @@ use afflux::base::rng::Rng;
 use afflux::base::time::Instant;
 use afflux::engine::call::{OneWay, Pending, TwoWay};
 use afflux::engine::shared::Life;
+use afflux::sync::gate::Pressure;
 use afflux::{Channel, Client};
 
 use super::agenda::{Agenda, Event, MS, Thread, Trace, US, VirtualClock};
@@ -78,6 +79,31 @@ struct Draining {
     before: Option<(u64, Vec<u64>)>,
 }
 
+/// What a host would tell its peers, and its links that are up.
+struct Calm {
+    life: u32,
+    epoch: u64,
+    paused: bool,
+    /// Peer, link, whether its lane of replies is empty, whether the peer has paused us.
+    links: Vec<(Arc<str>, u64, bool, bool)>,
+}
+
+impl Calm {
+    fn of(node: &Node) -> Calm {
+        let (pressure, epoch) = node.shared.gate.pressure();
+        let targets = node.shared.targets.lock();
+        let up = targets.iter().filter(|t| t.is_up());
+        let links = up.map(|t| (t.label(), t.link.get(), t.replies.bytes() == 0, t.mark.is_blocked())).collect();
+        Calm { life: node.life, epoch, paused: pressure == Pressure::Paused, links }
+    }
+
+    fn ends(&self, peer: usize) -> Vec<(u64, bool, bool)> {
+        let name = name(peer);
+        let with = self.links.iter().filter(|(label, ..)| **label == *name);
+        with.map(|(_, link, empty, paused)| (*link, *empty, *paused)).collect()
+    }
+}
+
 pub struct World {
     clock: Arc<VirtualClock>,
     agenda: Agenda,
@@ -98,6 +124,8 @@ pub struct World {
     faulty: bool,
     /// Until then somebody may not have noticed a death.
     unnoticed: u64,
+    /// What every host would have told its peers at the last look.
+    calm: Vec<Calm>,
     coverage: Coverage,
 }
 
@@ -137,6 +165,7 @@ impl World {
             load_over: None,
             faulty: false,
             unnoticed: 0,
+            calm: Vec::new(),
             coverage: Coverage::default(),
             rng,
             swarm,
@@ -495,7 +524,8 @@ impl World {
             }
             (13..18, _) if faults.stuck && !self.nodes[node].is_over() => {
                 let shard = r.below(self.nodes[node].threads() as u64 - 1) as usize;
-                self.nodes[node].stick(shard, r.below(100 * MS));
+                let time = one_of(r, &[10 * MS, 100 * MS, 100 * MS, 700 * MS]);
+                self.nodes[node].stick(shard, r.below(time));
                 self.coverage.add("fault: stuck shard", 1);
             }
             (18, _) if faults.kill && !self.nodes[node].is_over() => {
@@ -608,6 +638,10 @@ impl World {
             book.look_for_hangs(now);
             book.outstanding()
         };
+        let faults = &self.swarm.faults;
+        if !faults.freeze && !faults.kill {
+            self.look_at_pressure();
+        }
         if self.made >= self.swarm.ops && self.load_over.is_none() {
             self.load_over = Some(now);
             self.net.heal();
@@ -629,6 +663,35 @@ impl World {
         }
         self.agenda.add(now + 7 * MS, Event::Look);
         false
+    }
+
+    /// Between two looks in which a host's pressure did not change and a link had nothing else to carry, the
+    /// peer on that link has heard of the pressure.
+    fn look_at_pressure(&mut self) {
+        let calm: Vec<Calm> = self.nodes.iter().map(Calm::of).collect();
+        let before = std::mem::replace(&mut self.calm, calm);
+        if before.len() != self.calm.len() {
+            return;
+        }
+        let same = |at: usize| {
+            let (then, now) = (&before[at], &self.calm[at]);
+            (then.life, then.epoch) == (now.life, now.epoch) && !self.nodes[at].is_over()
+        };
+        let book = &mut *self.stage.book.lock().unwrap();
+        for (at, peer) in (0..self.nodes.len()).flat_map(|a| (0..self.nodes.len()).map(move |b| (a, b))) {
+            let (now, ends) = (&self.calm[at], |calm: &Calm, other: usize| calm.ends(other));
+            let quiet = at != peer && same(at) && before[peer].life == self.calm[peer].life;
+            let (here, there) = (ends(now, peer), ends(&self.calm[peer], at));
+            // Both sides have the links that they had, and nothing that is answered is under way.
+            let steady = here == ends(&before[at], peer) && there == ends(&before[peer], at);
+            if !quiet || !steady || here.len() != there.len() || here.iter().any(|(_, empty, _)| !empty) {
+                continue;
+            }
+            self.coverage.see("a peer knows of the pressure", now.paused && !there.is_empty());
+            if there.iter().any(|(_, _, paused)| *paused != now.paused) {
+                book.fault(format!("node {at} is paused: {}, and node {peer} has heard {there:?}", now.paused));
+            }
+        }
     }
 
     /// The account, and what the counters say was reached.
