@@ -48,7 +48,9 @@ use crate::wire::greeting::{Handshake, Security, Side};
 use crate::wire::header::ErrorBody;
 use crate::wire::ready::{Hello, NativeHello, PeerHello, Place};
 
+mod census;
 mod rivals;
+use census::Census;
 use rivals::Contest;
 
 /// Names of channels that one host gives numbers to.
@@ -119,6 +121,7 @@ enum Timer {
     Beat(TargetId, u64),
     Tell,
     Contest(LinkId),
+    Raise,
 }
 
 enum Purpose {
@@ -200,6 +203,7 @@ pub struct CompletionEngine {
     next_link: u64,
     /// Links whose node is known under another instance, until it is clear which of them lives.
     contests: Vec<Contest>,
+    census: Census,
     names: HashMap<Arc<str>, ChannelId>,
     /// Every node that ever announced a channel, with its weights.
     known: Vec<(Arc<str>, Arc<str>, u32)>,
@@ -243,6 +247,7 @@ impl CompletionEngine {
             next_target: 1,
             next_link: 1,
             contests: Vec::new(),
+            census: Census::new(&plan),
             names: HashMap::new(),
             known: Vec::new(),
             finding: Vec::new(),
@@ -290,7 +295,7 @@ impl CompletionEngine {
             dialled,
             dialect,
             label,
-            send_mark: plan.send_mark,
+            send_mark: self.census.marks.send,
             waiting_ops: plan.room.per_target_ops,
             waiting_bytes: plan.room.per_target_bytes,
             requests: plan.requests_per_peer,
@@ -299,6 +304,7 @@ impl CompletionEngine {
         self.next_target += 1;
         self.targets.insert(target.id, target.clone());
         self.shared.targets.lock().push(target.clone());
+        self.take_census();
         target
     }
 
@@ -840,6 +846,7 @@ impl CompletionEngine {
             self.targets.remove(&id);
             self.shared.targets.lock().retain(|t| t.id != id);
             self.links_per_shard[target.owner.index()] -= 1;
+            self.take_census();
         }
         // What the peer told of itself went with it: a new link starts afresh.
         if target.set_paused(false, self.shared.clock.now()) {
@@ -1191,6 +1198,7 @@ impl CompletionEngine {
                 Timer::Redial(at) => self.redial(at),
                 Timer::Beat(id, link) => self.beat(id, link, now),
                 Timer::Contest(link) => self.decide(link),
+                Timer::Raise => self.raise_marks(now),
                 Timer::Tell => {
                     self.telling = false;
                     self.told_epoch = u64::MAX;

@@ -362,7 +362,7 @@ impl ShardEngine {
         let generation = self.generations[index as usize];
         self.by_target.insert(target.id, index);
         self.links[index as usize] = Some(Box::new(Link {
-            origin: Origin::new(self.core.shared().plan.receive_mark),
+            origin: Origin::new(self.core.shared().receive_mark.get()),
             waiters: Waiters::new(self.core.shared().plan.room.per_target_ops as usize),
             peer: Peer::new(target.clone()),
             target,
@@ -642,8 +642,15 @@ impl ShardEngine {
             self.admit_waiters(index);
         }
         if self.core.shared().port(self.core.shard).look_again.lower() {
+            let receive_mark = self.core.shared().receive_mark.get();
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
+                if let Some(link) = self.link(index)
+                    && link.origin.mark() != receive_mark
+                {
+                    // Whoever is parked is looked at below, whichever way it moved.
+                    let _ = link.origin.set_mark(receive_mark);
+                }
                 self.unpark(index);
                 self.admit_replies(index);
             }

@@ -5,6 +5,7 @@
 mod support;
 
 mod basics;
+mod budget;
 mod gate;
 mod idle;
 mod lanes;
