@@ -9,6 +9,7 @@ mod budget;
 mod gate;
 mod idle;
 mod lanes;
+mod local;
 mod options;
 mod order;
 mod rivals;
