@@ -22,7 +22,7 @@ use crossbeam_channel::Receiver;
 use super::answer;
 use super::command::{Attach, CompletionCommand, ShardCommand};
 use super::lanes;
-use super::shared::{HostShared, Life, Outcome, TAG_FINDING, TAG_REPLY, TAG_REQUEST, tag_target};
+use super::shared::{HostShared, Life, Outcome, TAG_FINDING, TAG_REPLY, TAG_REQUEST, error_record, tag_target};
 use crate::base::error::{Detail, ErrorKind, Stage};
 use crate::base::id::{CellId, ChannelId, LinkId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane};
@@ -38,15 +38,18 @@ use crate::flow::transport::Transport;
 use crate::flow::wheel::{TimerKey, TimerWheel};
 use crate::meter::latency::{Latency, LatencySet};
 use crate::pattern::route::{Channel, Found, Member, Rotation, Routes};
-use crate::plan::{Endpoint, SHARDS_MAX};
+use crate::plan::{Credentials, Endpoint, SHARDS_MAX};
 use crate::sync::cell::CellState;
 use crate::wire::command::{self, Command, Context, FlowState};
 use crate::wire::decode::{Decoder, Item, Mode};
 use crate::wire::greeting::{Handshake, Security, Side};
 use crate::wire::ready::{Hello, NativeHello, PeerHello, Place};
+use crate::wire::socket::SocketType;
+use crate::wire::stock::Malformed;
 
 mod census;
 mod rivals;
+mod stock;
 use census::Census;
 use rivals::Contest;
 
@@ -159,6 +162,8 @@ struct Dial {
     had_outcome: bool,
     /// The node that was there when it was last seen.
     seen: Option<Arc<str>>,
+    /// A stock PULL socket is there.
+    pull: bool,
 }
 
 /// A link that is up.
@@ -264,21 +269,31 @@ impl CompletionEngine {
         }
         for connect in &plan.connects {
             for slot in 0..connect.links {
-                engine.add_dial(connect.addr.clone(), connect.name.clone(), slot);
+                engine.add_dial(connect.addr.clone(), connect.name.clone(), slot, connect.pull);
             }
         }
         engine.publish();
         engine
     }
 
-    fn add_dial(&mut self, to: Endpoint, name: Option<Arc<str>>, slot: u16) {
+    fn add_dial(&mut self, to: Endpoint, name: Option<Arc<str>>, slot: u16, pull: bool) {
         let label = name.clone().unwrap_or_else(|| to.to_string().into());
         let target = self.new_target(true, Dialect::Native, label);
         let adopt = ShardCommand::Adopt(target.clone());
         self.command(target.owner, adopt);
         let at = self.dials.len() as u32;
         let backoff = Backoff::new(self.shared.plan.reconnect_min, self.shared.plan.reconnect_max);
-        self.dials.push(Dial { target, to, name, slot, backoff, conns: [None; 2], had_outcome: false, seen: None });
+        self.dials.push(Dial {
+            target,
+            to,
+            name,
+            slot,
+            backoff,
+            conns: [None; 2],
+            had_outcome: false,
+            seen: None,
+            pull,
+        });
         self.set_timer(Instant(0), Timer::Redial(at));
     }
 
@@ -422,6 +437,13 @@ impl CompletionEngine {
         }
     }
 
+    fn security(&self) -> Security {
+        match &self.shared.plan.credentials {
+            Some(Credentials { user, password }) => Security::Plain { user: user.clone(), password: password.clone() },
+            None => Security::Null,
+        }
+    }
+
     fn hello(&self) -> Hello {
         let plan = &self.shared.plan;
         Hello {
@@ -442,7 +464,7 @@ impl CompletionEngine {
             transport.shutdown();
             return;
         }
-        let handshake = Handshake::new(Side::Accept, self.hello(), Security::Null);
+        let handshake = Handshake::new(Side::Accept, self.hello(), self.security());
         let key = self.open(Purpose::Accepted, Some(transport.clone()), State::Shaking(Box::new(handshake)));
         self.actions.push_back(CompletionAction::Watch { conn: key, transport });
         self.shake(key);
@@ -450,7 +472,7 @@ impl CompletionEngine {
 
     /// What became of a dial.
     pub fn handle_connected(&mut self, key: ConnKey, outcome: io::Result<Arc<dyn Transport>>) {
-        let hello = self.hello();
+        let (hello, security) = (self.hello(), self.security());
         let Some(conn) = self.conn(key) else {
             if let Ok(transport) = outcome {
                 transport.shutdown();
@@ -460,7 +482,7 @@ impl CompletionEngine {
         match outcome {
             Ok(transport) => {
                 let State::Connecting(side) = conn.state else { return };
-                conn.state = State::Shaking(Box::new(Handshake::new(side, hello, Security::Null)));
+                conn.state = State::Shaking(Box::new(Handshake::new(side, hello, security)));
                 conn.transport = Some(transport);
                 self.shake(key);
             }
@@ -638,7 +660,7 @@ impl CompletionEngine {
                 mode @ (Mode::StockAsking | Mode::StockPushing) => self.stock_up(key, peer, mode, carry),
                 _ => self.close(key, "this kind of socket is not served here"),
             },
-            (None, Some(_)) => self.close(key, "the peer is not an afflux node"),
+            (None, Some(at)) => self.stock_dialled(key, at, &peer, carry),
         }
     }
 
@@ -717,48 +739,11 @@ impl CompletionEngine {
                 carry: app_carry,
                 channels,
                 mode: Mode::NativeApplication,
+                one_way: false,
             })),
         );
         self.came_up(&target, link, now);
         self.read_lane(target.id);
-    }
-
-    fn stock_up(&mut self, key: ConnKey, peer: PeerHello, mode: Mode, carry: Vec<u8>) {
-        let Some(conn) = self.remove(key) else { return };
-        let Some(transport) = conn.transport else { return };
-        let now = self.shared.clock.now();
-        let label: Arc<str> = match std::str::from_utf8(&peer.identity) {
-            Ok(text) if !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic()) => text.into(),
-            _ => "zmq peer".into(),
-        };
-        let target = self.new_target(false, Dialect::Stock, label.clone());
-        let link = self.attach_number(&target, u64::MAX);
-        self.actions.push_back(CompletionAction::Unwatch { transport: transport.clone() });
-        lanes::post(&self.shared, &target, Post::Attach { link, transport: transport.clone() });
-        self.ups.insert(
-            target.id,
-            Up {
-                target: target.clone(),
-                link,
-                node: label,
-                native: false,
-                instance: 0,
-                theirs: None,
-                completion: None,
-                application: transport.clone(),
-                dial: None,
-                heard_at: now,
-                channels: Vec::new(),
-                liveness: self.liveness(Peer::Stock { pings: peer.minor > 0 }, now),
-                clock: LinkClock::new(clock_ms(now), now),
-                told: Told::default(),
-                heard: Heard::default(),
-            },
-        );
-        target.link.set(link);
-        let attach = Attach { target: target.clone(), link, transport, carry, channels: Vec::new(), mode };
-        self.command(target.owner, ShardCommand::Attach(Box::new(attach)));
-        self.came_up(&target, link, now);
     }
 
     fn attach_number(&mut self, target: &Target, max_message: u64) -> u64 {
@@ -871,8 +856,14 @@ impl CompletionEngine {
             return;
         }
         let link = LinkId((u128::from(self.random.bits()) << 64) | u128::from(self.random.bits()));
-        let Dial { slot, ref to, .. } = self.dials[at as usize];
+        let Dial { slot, ref to, pull, .. } = self.dials[at as usize];
         let to = to.clone();
+        if pull {
+            let side = Side::DialAs(SocketType::Push);
+            let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
+            self.dials[at as usize].conns[0] = Some(conn);
+            return self.actions.push_back(CompletionAction::Dial { conn, to });
+        }
         for (i, lane) in [Lane::Application, Lane::Completion].into_iter().enumerate() {
             let side = Side::Dial(Place { link, slot, lane });
             let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
@@ -924,7 +915,7 @@ impl CompletionEngine {
             routes.nodes.insert(own.name.clone(), self.shared.locals.clone());
         }
         for up in &ups {
-            if up.native {
+            if up.native || up.dial.is_some() {
                 routes.nodes.entry(up.node.clone()).or_default().push(up.target.clone());
             }
         }
@@ -1029,7 +1020,15 @@ impl CompletionEngine {
                     }
                 }
                 Item::Command(command) => commands.push(command),
-                Item::Malformed(_) | Item::Publication(_) => wrong = Some("not a reply"),
+                // A stock peer's answer of the wrong shape: whoever asked has no better one to wait for.
+                Item::Malformed(Malformed { correlation, reason, .. }) => {
+                    self.shared.counts.malformed.add(1);
+                    if let Some(id) = correlation {
+                        let error = error_record(id, None, ErrorKind::Protocol, 0, reason);
+                        answer::take_reply(&self.shared, &target, error, now);
+                    }
+                }
+                Item::Publication(_) => wrong = Some("not a reply"),
                 Item::Discarded => {}
             }),
             None => Ok(false),
@@ -1071,9 +1070,8 @@ impl CompletionEngine {
                 }
                 let mut frame = Vec::new();
                 command::write_pong(&context, &mut frame);
-                let post = Post::Command { link: up.link, frame: frame.into() };
-                let target = up.target.clone();
-                lanes::post(&self.shared, &target, post);
+                let (target, link) = (up.target.clone(), up.link);
+                self.say(&target, link, frame);
             }
             Command::Pong { context } => {
                 if let Some((own, _)) = context.as_native() {
@@ -1161,7 +1159,7 @@ impl CompletionEngine {
             return self.retire(id, link, "no byte on either lane in time: the peer is dead");
         }
         if !frame.is_empty() {
-            lanes::post(&self.shared, &target, Post::Command { link, frame: frame.into() });
+            self.say(&target, link, frame);
         }
         self.set_timer(next, Timer::Beat(id, link));
     }

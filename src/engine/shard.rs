@@ -46,8 +46,9 @@ use crate::sync::gate::{self, Ticket, Waited};
 use crate::sync::ring::{Batch, Consumer};
 use crate::sync::task::TaskKey;
 use crate::wire::command::{Command, write_pong};
-use crate::wire::decode::{Decoder, Item, reread};
+use crate::wire::decode::{Decoder, Item, Mode, reread};
 use crate::wire::header::Header;
+use crate::wire::stock::reread_ours;
 
 /// After the loss of a link, how much of what its peer had sent is still read, and for how long: what
 /// lies in the kernel's buffers, and one record that is under way.
@@ -106,6 +107,12 @@ struct Conn {
     decoded: u64,
     last_byte: Instant,
     ending: Option<Ending>,
+    /// A peer that we dialled and that only answers: the completion thread reads.
+    answers: bool,
+    /// One that does not even answer.
+    one_way: bool,
+    /// A command to be written at the next boundary.
+    say: Vec<u8>,
 }
 
 /// The pair is lost; what the peer sent before that is read to its end, within bounds.
@@ -265,6 +272,7 @@ impl ShardEngine {
         if readable
             && let Some(conn) = &mut link.conn
             && !conn.readable
+            && !conn.answers
         {
             conn.readable = true;
             self.readable.push_back(key.index);
@@ -344,6 +352,15 @@ impl ShardEngine {
                         self.detach(index, Detaching { link, forget });
                     }
                 }
+                ShardCommand::Say { target, link, frame } => {
+                    if let Some(&index) = self.by_target.get(&target.id)
+                        && let Some(conn) = self.link(index).and_then(|l| l.conn.as_mut()).filter(|c| c.link == link)
+                    {
+                        // Latest wins: signs of life are no history.
+                        conn.say = frame;
+                        self.soil(index);
+                    }
+                }
                 ShardCommand::Histograms(reply) => {
                     // The asker may have given up waiting.
                     let _ = reply.try_send(self.latencies.swap(LatencySet::new()));
@@ -409,11 +426,14 @@ impl ShardEngine {
                 transport: attach.transport,
                 decoder: Decoder::new(attach.mode, max),
                 carry: attach.carry,
-                readable: true,
+                readable: attach.mode != Mode::StockAnswering,
                 channels: Some(attach.channels),
                 decoded: 0,
                 last_byte: now,
                 ending: None,
+                answers: attach.mode == Mode::StockAnswering,
+                one_way: attach.one_way,
+                say: Vec::new(),
             });
         }
         self.actions.push_back(ShardAction::Watch { link: key, transport });
@@ -423,6 +443,11 @@ impl ShardEngine {
 
     fn detach(&mut self, index: u32, detaching: Detaching) {
         let shared = self.core.shared().clone();
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
+        if link.conn.as_ref().is_some_and(|conn| conn.answers && conn.link <= detaching.link) {
+            // Nothing of it is read here.
+            self.end_connection(index);
+        }
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         if let Some(conn) = &mut link.conn
             && conn.link <= detaching.link
@@ -443,6 +468,7 @@ impl ShardEngine {
         link.detaching = None;
         let target = link.target.clone();
         (writer.transport, writer.link) = (None, 0);
+        let stock = std::mem::take(&mut writer.stock);
         let detached = writer.egress.detach();
         let told = target.decoded_by_peer.get();
         target.in_doubt_on_detach.add(writer.written.saturating_sub(told));
@@ -453,7 +479,7 @@ impl ShardEngine {
             target.lost_on_detach.add(1);
         }
         if !detached.unbegun.is_empty() {
-            requeue(&mut self.chunks, &mut link.outbox, detached.unbegun);
+            requeue(&mut self.chunks, &mut link.outbox, detached.unbegun, stock);
         }
         shared.end_requests(&target, Detail::LinkLost);
         if detaching.forget {
@@ -1295,10 +1321,16 @@ impl ShardEngine {
         if let Some(conn) = &mut link.conn
             && conn.ending.is_none()
             && target.dialect == Dialect::Native
-            && let Some(channels) = conn.channels.take()
         {
-            writer.transport = Some(conn.transport.clone());
-            (writer.link, writer.channels, writer.written) = (conn.link, channels, 0);
+            if let Some(channels) = conn.channels.take() {
+                writer.transport = Some(conn.transport.clone());
+                (writer.link, writer.channels, writer.written) = (conn.link, channels, 0);
+                (writer.stock, writer.one_way) = (conn.answers, conn.one_way);
+            }
+            if !conn.say.is_empty() {
+                // Refused: too many wait, and the next sign of life will do.
+                let _said = writer.egress.push_raw(&std::mem::take(&mut conn.say));
+            }
         }
         if writer.transport.is_none() {
             lanes::let_go(&shared, &target, writer);
@@ -1400,9 +1432,10 @@ fn refuse_unserved(shared: &HostShared, target: &Arc<Target>, head: &Head) {
 }
 
 /// Puts records of which nothing was written in front of those that waited behind them.
-fn requeue(chunks: &mut ChunkPool, outbox: &mut Backlog, unbegun: Vec<Unbegun<u16>>) {
+fn requeue(chunks: &mut ChunkPool, outbox: &mut Backlog, unbegun: Vec<Unbegun<u16>>, stock: bool) {
     let mut behind = std::mem::take(outbox);
     for staged in unbegun {
+        let reread = if stock { reread_ours } else { reread };
         if let Some(mut record) = reread(&staged.bytes, staged.large) {
             record.channel = staged.keep;
             outbox.push(chunks, record, staged.charge, 0);

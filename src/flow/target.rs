@@ -40,6 +40,10 @@ pub struct Writer<R> {
     pub transport: Option<Arc<dyn Transport>>,
     /// The attach that `transport` belongs to; 0 while down.
     pub link: u64,
+    /// A stock peer that we dialled: records go out in its form.
+    pub stock: bool,
+    /// It takes no requests.
+    pub one_way: bool,
     /// What was begun or staged.
     pub egress: Egress<R>,
     /// Local channel number to the peer's number on this link; `NO_CHANNEL` where it serves none.
@@ -66,7 +70,16 @@ pub enum Flushed {
 
 impl<R> Writer<R> {
     fn new() -> Self {
-        Writer { transport: None, link: 0, egress: Egress::new(), channels: Vec::new(), written: 0, written_ever: 0 }
+        Writer {
+            transport: None,
+            link: 0,
+            stock: false,
+            one_way: false,
+            egress: Egress::new(),
+            channels: Vec::new(),
+            written: 0,
+            written_ever: 0,
+        }
     }
 
     /// The peer's number for a local channel.
