@@ -56,7 +56,7 @@ pub fn serve(idle: IdlePolicy) -> ! {
         .start()
         .expect("the server starts");
     let started = threads() - alone;
-    serve_and_report(host.addresses()[0].port(), move || {
+    serve_and_report(host.addresses()[0].port(), move |_| {
         let mut report = wakes(&host);
         report["received"] = json!(received.load(Ordering::Relaxed));
         report["threads"] = json!(started);
