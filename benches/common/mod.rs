@@ -193,6 +193,14 @@ pub fn serve_and_report(port: u16, answer: impl Fn(&str) -> Value) -> ! {
     std::process::exit(0)
 }
 
+/// Bytes of this process that are in memory.
+pub fn memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
 /// Threads of this process.
 pub fn threads() -> usize {
     fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
