@@ -64,7 +64,6 @@ pub mod pattern;
 #[doc(hidden)]
 pub mod plan;
 #[cfg(not(afflux_loom))]
-#[doc(hidden)]
 pub mod policy;
 #[cfg(not(afflux_loom))]
 #[doc(hidden)]
@@ -89,6 +88,7 @@ mod api {
     pub use crate::host::status::{Account, HostStatus, LinkStatus, PeerAccount, ShardStatus};
     pub use crate::meter::latency::{Latency, LatencySet};
     pub use crate::plan::{HostPlan, Hwm, HwmProfile, JobQueueProfile, Level, Pinning};
+    pub use crate::runtime::bridge::{Bridge, BridgePermit, BridgeTask};
     pub use crate::sync::gate::{GateSnapshot, Pressure};
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread::Builder;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use afflux::policy::ledger::{Reservation, WhenFull};
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
@@ -18,9 +19,19 @@ use crate::record::{Record, RecordId};
 use crate::scratch;
 
 /// Bytes of one read.
-const READ: usize = 64 << 10;
+const READ: usize = 16 << 10;
 /// Reads that wait for the load.
-pub const AHEAD: usize = 2;
+const AHEAD: usize = 4;
+/// What one read can become at most: nothing but empty lines.
+const READ_BYTES: u64 = READ as u64 * (size_of::<Record>() as u64 + 1);
+
+/// What the reading holds at most, for lines of at most `longest` bytes: the reads that wait, the one that is
+/// being cut and the one that the load is working off, and the line that has not ended.
+pub fn reservation(longest: u64) -> Reservation {
+    let reads = AHEAD as u64 + 2;
+    let row = Reservation::payload("input, read ahead", reads, READ_BYTES + longest, "the request", WhenFull::Wait);
+    row.expecting(reads * 2 * READ as u64)
+}
 
 /// Where lines come from.
 pub struct Source {

@@ -1,5 +1,8 @@
-//! Ctrl-C: the first one drains, one that comes a second later or after that ends the process as it is. One
-//! signal may arrive twice: the terminal sends it to a whole group, and so do the tools that send it on.
+//! Signals. Ctrl-C: the first one drains, one that comes a second later or after that ends the process as it is.
+//! One signal may arrive twice: the terminal sends it to a whole group, and so do the tools that send it on.
+//!
+//! A file that has reached its size limit is an error of the write that found it, as a full disk is, and not
+//! the end of the process.
 
 use std::io;
 use std::sync::Arc;
@@ -14,6 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Raises `stop` at the first signal, from a thread that waits for them until the process ends.
 pub fn listen(stop: Arc<AtomicBool>) -> io::Result<()> {
+    // What it would do by itself is to end the process; being handled is all that is wanted.
+    #[cfg(target_os = "linux")]
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     Builder::new().name("relay-signals".into()).spawn(move || {
         let mut first = None;
@@ -27,3 +33,7 @@ pub fn listen(stop: Arc<AtomicBool>) -> io::Result<()> {
     })?;
     Ok(())
 }
+
+/// Linux on every processor but the MIPS.
+#[cfg(target_os = "linux")]
+const SIGXFSZ: i32 = if cfg!(any(target_arch = "mips", target_arch = "mips64")) { 31 } else { 25 };

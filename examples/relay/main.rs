@@ -1,57 +1,52 @@
 //! The relay: lines become requests, a service stores each of them durably, exactly once, and only
-//! then answers. Service and load are two hosts in one process that speak over loopback TCP.
+//! then answers. Service and load are two hosts that speak over TCP, in one process or in two.
 //!
 //! ```text
-//!   input ─▶ load ═▶ client host ══ TCP ══▶ service host ─▶ handler ─▶ bounded hand-over ─▶ store thread
-//!              ▲                                                                              │ fsync
-//!              └──────────── the sequence of the commit ◀── remote responder ◀────────────────┘
+//!   input ─▶ load ═▶ client host ══ TCP ══▶ service host ─▶ handler ─▶ batch ─▶ bridge ─▶ store's thread
+//!              ▲     waiting room,          receive queues,                     permits     │ fsync
+//!              │     send queues            permits                                         ▼
+//!              └──────── the sequence of the commit ◀─────────── answers ◀────────────── result
 //! ```
 //!
 //! ```text
 //! cargo run --release --example relay
-//! cargo run --release --example relay -- --input access.log --key 1 --json report.json
+//! cargo run --release --example relay -- --input access.log --key 1 --seconds 20 --overload 3
+//! cargo run --release --example relay -- --listen 0.0.0.0:7101 --store store
+//! cargo run --release --example relay -- --connect 10.0.0.7:7101 --overload 3 --seconds 60 --out load
+//! cargo run --release --example relay -- --verify load --store store
 //! ```
 //!
-//! The handler never blocks its shard: it hands the record over and is done. What the store holds is
-//! read back from the closed database before the counts are printed, and an invariant that does not
-//! hold makes the exit code 1. Wrong options make it 2, all of them named, before anything is bound.
+//! Once a second it prints what every stage holds, and everything that can hold something is a row of a
+//! ledger that is printed at the start and compared at the end. What the store holds is read back from the
+//! closed database before the counts are printed, and an invariant that does not hold makes the exit code 1.
+//! Wrong options make it 2, all of them named, before anything is bound.
 
+mod allocator;
 mod args;
 mod audit;
+mod chart;
+mod drill;
 mod input;
 mod interrupt;
 mod load;
 mod memory;
-mod progress;
 mod record;
 mod report;
+mod run;
 mod scratch;
 mod service;
+mod sizes;
+mod stages;
 mod store;
-mod tally;
+mod tenants;
+mod times;
+mod watch;
 
-use std::error::Error;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
-use afflux::Host;
 use clap::Parser;
-use crossbeam_channel::bounded;
 
-use args::{Args, Settings};
-use audit::audit;
-use load::Load;
-use progress::Progress;
-use report::{Report, Seen};
-use store::Store;
-use tally::Tally;
-
-/// How long the client may take to find the service: it is in the same process.
-const CONNECT: Duration = Duration::from_secs(10);
-/// What is left to do after the load has ended, at most for so long: nothing is, unless something hangs.
-const SHUTDOWN: Duration = Duration::from_secs(5);
+use args::{Args, Role, Settings};
 
 fn main() -> ExitCode {
     let settings = match Settings::check(&Args::parse()) {
@@ -62,7 +57,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(settings) {
+    let end = match &settings.role {
+        Role::Verify(out) => audit::verify(out, &settings.store),
+        _ => run::run(settings),
+    };
+    match end {
         Ok(broken) if broken.is_empty() => ExitCode::SUCCESS,
         Ok(broken) => {
             broken.iter().for_each(|why| eprintln!("relay: {why}"));
@@ -73,66 +72,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Runs to the end; what does not hold then, in words.
-fn run(settings: Settings) -> Result<Vec<String>, Box<dyn Error>> {
-    let Settings { sources, key, rounds, seconds, sizes, store, fresh, out, json } = settings;
-    let stop = Arc::new(AtomicBool::new(false));
-    interrupt::listen(stop.clone())?;
-    std::fs::create_dir_all(&out)?;
-    let store = Store::open(&store, fresh, key)?;
-    let inputs = store.number(sources.iter().map(|source| source.identity()))?;
-    let (path, before) = (store.path().to_owned(), store.last());
-    let rss_before = memory::resident();
-
-    let tally = Arc::new(Tally::default());
-    let started = sizes.started()?;
-    let (hand_over, jobs) = bounded(started as usize);
-    let storing = store::spawn(store, jobs, tally.clone(), stop.clone())?;
-    let service = service::start(&sizes, started, hand_over)?;
-    let client = sizes.client().connect(format!("tcp://{}", service.addresses()[0])).links(sizes.links()).start()?;
-    client.ready(CONNECT)?;
-
-    let feed = input::feed(sources, inputs, rounds, client.plan().max_message as usize, &out)?;
-    let progress = Progress::start(tally.clone())?;
-    let mut load = Load::new(client.client().channel(service::CHANNEL), sizes.outstanding, tally.clone(), &out)?;
-    let interrupted = load.run(&feed, seconds, &stop);
-    progress.end();
-
-    let seen = Seen {
-        seconds: load.seconds(),
-        latencies: client.dump(out.join("relay"))?,
-        service: service.status(),
-        client: client.status(),
-        ledger: service::ledger_bytes(&service, &client, started, sizes.links() as u32),
-        rss_before,
-        rss_peak: memory::peak(),
-    };
-    service.dump(out.join("relay-service"))?;
-    let left = end(client).into_iter().chain(end(service));
-    let mut broken: Vec<String> = left.collect();
-    broken.extend(interrupted.err().map(|e| e.to_string()));
-    match storing.join() {
-        Ok(Ok(())) => {}
-        Ok(Err(e)) => broken.push(format!("the store: {e}")),
-        Err(_) => broken.push("the store's thread panicked".into()),
-    }
-
-    let audit = audit(&path, before, load.answers()?)?;
-    let report = Report::new(&tally, load.errors(), &audit, &seen);
-    print!("{report}");
-    println!("store {}, histograms {}.hlog and .hgrm", path.display(), out.join("relay").display());
-    if let Some(json) = json {
-        std::fs::write(&json, report.json()).map_err(|e| format!("--json {}: {e}", json.display()))?;
-    }
-    broken.extend(report.broken());
-    Ok(broken)
-}
-
-/// Shuts a host down; what it could not deliver, in words.
-fn end(host: Host) -> Option<String> {
-    let name = host.plan().name.clone();
-    let account = host.shutdown(SHUTDOWN);
-    (!account.is_clean()).then(|| format!("{name} ended with work left: {account}"))
 }

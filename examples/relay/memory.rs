@@ -1,13 +1,32 @@
 //! What the process occupies, as far as the system says.
 
-/// Resident bytes now; 0 where the system does not say.
-pub fn resident() -> u64 {
-    field("VmRSS:")
+use crate::allocator;
+
+/// Memory at one moment, in bytes.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Memory {
+    /// Resident; 0 where the system does not say.
+    pub resident: u64,
+    /// Asked of the allocator and not given back.
+    pub allocated: u64,
 }
 
-/// The most resident bytes so far; 0 where the system does not say.
-pub fn peak() -> u64 {
-    field("VmHWM:")
+impl Memory {
+    /// As it is.
+    pub fn now() -> Memory {
+        Memory { resident: field("VmRSS:"), allocated: allocator::live() }
+    }
+
+    /// At rest: what the allocator only keeps goes back first.
+    pub fn at_rest() -> Memory {
+        allocator::trim();
+        Memory::now()
+    }
+
+    /// The most of both since the process began.
+    pub fn peak() -> Memory {
+        Memory { resident: field("VmHWM:"), allocated: allocator::peak() }
+    }
 }
 
 fn field(name: &str) -> u64 {

@@ -68,7 +68,7 @@ pub fn fingerprint(payload: &[u8]) -> u64 {
 }
 
 /// Longest tenant that is kept as it is.
-const TENANT_MAX: usize = 128;
+pub const TENANT_MAX: usize = 128;
 
 /// The tenant of a record: its `field`-th field between white space, from 1; empty if it has fewer. A
 /// very long one is cut, with the fingerprint of the whole in place of its end.

@@ -1,4 +1,4 @@
-//! The durable store: a database, and the one thread that may block on it.
+//! The durable store: a database, and what one commit is.
 //!
 //! ```text
 //!   records   sequence → id, line        as committed, in order; what an answer's sequence names
@@ -7,30 +7,22 @@
 //!   inputs    identity → number          the first part of an id
 //! ```
 //!
-//! One transaction holds a whole batch and all tables, so they never disagree. An answer is given after the
-//! fsync and not before. Invariant: every id is in `records` once; the audit proves it from `records`
-//! alone.
+//! One transaction holds a whole batch and all tables, so they never disagree. A commit that fails leaves
+//! nothing behind: the database is closed, and opened again with the next batch, so that a disk that was full
+//! for a while costs refusals and no restart. Invariant: every id is in `records` once; the audit proves it
+//! from `records` alone.
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder as ThreadBuilder, JoinHandle};
-use std::time::{Duration, Instant as SystemInstant};
 
-use afflux::RemoteResponder;
-use afflux::base::time::Instant;
-use afflux::policy::batch::{Batch, BatchLimits, Joined};
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, RecvTimeoutError};
 use redb::{
     Builder, Database, DatabaseError, Durability, Error, ReadableDatabase, ReadableTable, Table, TableDefinition,
     WriteTransaction,
 };
 
+use crate::drill::Drill;
 use crate::record::{ID_LEN, RecordId, tenant};
-use crate::tally::Tally;
 
 /// Sequence → id, line.
 pub const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
@@ -43,36 +35,54 @@ const INPUTS: TableDefinition<'_, &str, u32> = TableDefinition::new("inputs");
 /// The database's file in the store's directory.
 pub const FILE: &str = "relay.redb";
 /// What the database may keep in memory.
-pub const CACHE: usize = 32 << 20;
-/// The bounds of one commit. Longer than the age nobody waits for company; a larger batch makes
-/// everybody in it wait for the last one's bytes.
-pub const BATCH: BatchLimits =
-    BatchLimits { items: 1024, bytes: 4 << 20, age: Duration::from_millis(1), reserve: Duration::ZERO };
+pub const CACHE: usize = 8 << 20;
 
-/// Codes of error answers.
-pub mod code {
-    /// The request is no record.
-    pub const MALFORMED: u16 = 400;
-    /// Another line is stored under this id.
-    pub const CONFLICT: u16 = 409;
-    /// The commit failed.
-    pub const FAILED: u16 = 500;
-    /// The store's thread takes no more.
-    pub const FULL: u16 = 507;
+/// Something to store.
+pub enum Item {
+    /// A record.
+    Line(RecordId, Bytes),
+    /// An input of which somebody wants to know the number.
+    Input(String),
 }
 
-/// A database that is open, and the sequences that it has given.
+impl Item {
+    /// What it takes in a batch: its bytes here, and twice more in the database's pages, where a large value
+    /// is written as a whole and copied once.
+    pub fn expanded(&self) -> u64 {
+        match self {
+            Item::Line(_, line) => 3 * (line.len() + ID_LEN) as u64,
+            Item::Input(identity) => 3 * identity.len() as u64,
+        }
+    }
+}
+
+/// What became of an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stored {
+    /// Under this new sequence.
+    Now(u64),
+    /// It was there, under this sequence.
+    Before(u64),
+    /// Another line is there under that id.
+    Conflict,
+    /// The number of the input.
+    Input(u32),
+}
+
+/// A database, and the sequences that it has given.
 pub struct Store {
-    db: Database,
+    /// `None`: a commit failed; opened again with the next one.
+    db: Option<Database>,
     path: PathBuf,
     last: u64,
     key: Option<usize>,
+    drill: Drill,
 }
 
 impl Store {
     /// Opens the database in `dir`, makes it if there is none, and empties it first if it is to be `fresh`.
     /// With `key` it counts records per tenant.
-    pub fn open(dir: &Path, fresh: bool, key: Option<usize>) -> Result<Store, String> {
+    pub fn open(dir: &Path, fresh: bool, key: Option<usize>, drill: Drill) -> Result<Store, String> {
         let path = dir.join(FILE);
         let named = |e: &dyn std::fmt::Display| format!("--store {}: {e}", dir.display());
         std::fs::create_dir_all(dir).map_err(|e| named(&e))?;
@@ -83,9 +93,9 @@ impl Store {
             }
             std::fs::remove_file(&path).map_err(|e| named(&e))?;
         }
-        let db = Builder::new().set_cache_size(CACHE).create(&path).map_err(|e| named(&e))?;
-        let last = prepare(&db).map_err(|e| named(&e))?;
-        Ok(Store { db, path, last, key })
+        let mut store = Store { db: None, path, last: 0, key, drill };
+        store.reopen().map_err(|e| named(&e))?;
+        Ok(store)
     }
 
     /// The database's file.
@@ -98,59 +108,54 @@ impl Store {
         self.last
     }
 
-    /// The numbers of these inputs: the same for an input that was seen before.
-    pub fn number<'a>(&self, identities: impl Iterator<Item = &'a str>) -> Result<Vec<u32>, Error> {
-        let transaction = self.begin()?;
-        let mut numbers = Vec::new();
-        {
-            let mut inputs = transaction.open_table(INPUTS)?;
-            let mut next = inputs.iter()?.count() as u32;
-            for identity in identities {
-                let known = inputs.get(identity)?.map(|number| number.value());
-                numbers.push(match known {
-                    Some(number) => number,
-                    None => {
-                        inputs.insert(identity, next)?;
-                        next += 1;
-                        next - 1
-                    }
-                });
-            }
-        }
-        transaction.commit()?;
-        Ok(numbers)
-    }
-
-    fn begin(&self) -> Result<WriteTransaction, Error> {
-        let mut transaction = self.db.begin_write()?;
-        transaction.set_durability(Durability::Immediate)?;
-        Ok(transaction)
+    /// Closes the database; whoever commits next opens it again.
+    pub fn close(&mut self) {
+        self.db = None;
     }
 
     /// Stores a batch. When it returns, what it says is on the disk.
-    fn commit(&mut self, jobs: &[Job]) -> Result<Vec<Stored>, Error> {
-        let transaction = self.begin()?;
+    pub fn commit(&mut self, items: &[Item]) -> Result<Vec<Stored>, Error> {
+        self.drill.before_commit();
+        if self.db.is_none() {
+            self.reopen()?;
+        }
+        let committed = self.transact(items);
+        if committed.is_err() {
+            self.close();
+        }
+        committed
+    }
+
+    /// The database, with all tables, so that whoever reads finds them.
+    fn reopen(&mut self) -> Result<&Database, Error> {
+        let db = Builder::new().set_cache_size(CACHE).create(&self.path)?;
+        let transaction = db.begin_write()?;
+        transaction.open_table(RECORDS)?;
+        transaction.open_table(IDS)?;
+        transaction.open_table(TENANTS)?;
+        transaction.open_table(INPUTS)?;
+        transaction.commit()?;
+        self.last = db.begin_read()?.open_table(RECORDS)?.last()?.map_or(0, |(sequence, _)| sequence.value());
+        Ok(self.db.insert(db))
+    }
+
+    fn transact(&mut self, items: &[Item]) -> Result<Vec<Stored>, Error> {
+        let Some(db) = &self.db else { return Ok(Vec::new()) };
+        let mut transaction = db.begin_write()?;
+        transaction.set_durability(Durability::Immediate)?;
         let mut last = self.last;
         let stored = {
-            let mut tables = Tables { records: transaction.open_table(RECORDS)?, ids: transaction.open_table(IDS)? };
-            let stored: Result<Vec<Stored>, Error> = jobs.iter().map(|job| tables.put(job, &mut last)).collect();
-            stored?
+            let (records, ids) = (transaction.open_table(RECORDS)?, transaction.open_table(IDS)?);
+            let mut tables = Tables { records, ids, value: Vec::new() };
+            items.iter().map(|item| tables.put(item, &mut last, &transaction)).collect::<Result<Vec<_>, Error>>()?
         };
-        if last == self.last {
+        if last == self.last && !stored.iter().any(|stored| matches!(stored, Stored::Input(_))) {
             // Nothing but records that were on the disk before.
             transaction.abort()?;
             return Ok(stored);
         }
         if let Some(field) = self.key {
-            let mut counts: HashMap<Vec<u8>, u64> = HashMap::new();
-            for (job, _) in jobs.iter().zip(&stored).filter(|(_, stored)| matches!(stored, Stored::Now(_))) {
-                *counts.entry(tenant(&job.payload, field)).or_default() += 1;
-            }
-            let mut tenants = transaction.open_table(TENANTS)?;
-            for (tenant, n) in counts {
-                let before = tenants.get(&*tenant)?.map_or(0, |n| n.value());
-                tenants.insert(&*tenant, before + n)?;
-            }
+            count_tenants(&transaction, field, items, &stored)?;
         }
         transaction.commit()?;
         self.last = last;
@@ -158,152 +163,60 @@ impl Store {
     }
 }
 
-/// Makes all tables, so that whoever reads finds them; the last sequence in there.
-fn prepare(db: &Database) -> Result<u64, Error> {
-    let transaction = db.begin_write()?;
-    transaction.open_table(RECORDS)?;
-    transaction.open_table(IDS)?;
-    transaction.open_table(TENANTS)?;
-    transaction.open_table(INPUTS)?;
-    transaction.commit()?;
-    let last = db.begin_read()?.open_table(RECORDS)?.last()?.map_or(0, |(sequence, _)| sequence.value());
-    Ok(last)
-}
-
-/// What became of one record of a batch.
-enum Stored {
-    /// Under this new sequence.
-    Now(u64),
-    /// It was there, under this sequence.
-    Before(u64),
-    /// Something else is there.
-    Conflict,
+fn count_tenants(transaction: &WriteTransaction, field: usize, items: &[Item], stored: &[Stored]) -> Result<(), Error> {
+    let mut counts: HashMap<Vec<u8>, u64> = HashMap::new();
+    for (item, stored) in items.iter().zip(stored) {
+        if let (Item::Line(_, line), Stored::Now(_)) = (item, stored) {
+            *counts.entry(tenant(line, field)).or_default() += 1;
+        }
+    }
+    let mut tenants = transaction.open_table(TENANTS)?;
+    for (tenant, n) in counts {
+        let before = tenants.get(&*tenant)?.map_or(0, |n| n.value());
+        tenants.insert(&*tenant, before + n)?;
+    }
+    Ok(())
 }
 
 struct Tables<'txn> {
     records: Table<'txn, u64, &'static [u8]>,
     ids: Table<'txn, &'static [u8; ID_LEN], u64>,
+    /// Where an id and its line are put together; the same for all of a batch.
+    value: Vec<u8>,
 }
 
 impl Tables<'_> {
-    fn put(&mut self, job: &Job, last: &mut u64) -> Result<Stored, Error> {
-        let id = job.id.to_bytes();
+    fn put(&mut self, item: &Item, last: &mut u64, transaction: &WriteTransaction) -> Result<Stored, Error> {
+        match item {
+            Item::Line(id, line) => self.line(*id, line, last),
+            Item::Input(identity) => Ok(Stored::Input(number(transaction, identity)?)),
+        }
+    }
+
+    fn line(&mut self, id: RecordId, line: &[u8], last: &mut u64) -> Result<Stored, Error> {
+        let id = id.to_bytes();
         let known = self.ids.get(&id)?.map(|sequence| sequence.value());
         if let Some(sequence) = known {
-            let same = self.records.get(sequence)?.is_some_and(|found| found.value()[ID_LEN..] == job.payload);
+            let same = self.records.get(sequence)?.is_some_and(|found| found.value()[ID_LEN..] == *line);
             return Ok(if same { Stored::Before(sequence) } else { Stored::Conflict });
         }
         *last += 1;
-        self.records.insert(*last, [&id, &job.payload[..]].concat().as_slice())?;
+        self.value.clear();
+        self.value.extend_from_slice(&id);
+        self.value.extend_from_slice(line);
+        self.records.insert(*last, self.value.as_slice())?;
         self.ids.insert(&id, *last)?;
         Ok(Stored::Now(*last))
     }
 }
 
-/// One record to store, and the duty to answer for it.
-pub struct Job {
-    /// Which.
-    pub id: RecordId,
-    /// The line.
-    pub payload: Bytes,
-    /// Answered by the store's thread, after the fsync.
-    pub responder: RemoteResponder,
-}
-
-/// Starts the store's thread. It ends when every sender of jobs is gone; the database is closed then. The
-/// first commit that fails raises `stop`, and everything after it is answered with that error.
-pub fn spawn(
-    store: Store,
-    jobs: Receiver<Job>,
-    tally: Arc<Tally>,
-    stop: Arc<AtomicBool>,
-) -> io::Result<JoinHandle<Result<(), Error>>> {
-    let worker = Worker { store, jobs, tally, stop, begin: SystemInstant::now() };
-    ThreadBuilder::new().name("relay-store".into()).spawn(move || worker.run())
-}
-
-struct Worker {
-    store: Store,
-    jobs: Receiver<Job>,
-    tally: Arc<Tally>,
-    stop: Arc<AtomicBool>,
-    begin: SystemInstant,
-}
-
-impl Worker {
-    fn run(mut self) -> Result<(), Error> {
-        let mut waiting: Option<Job> = None;
-        loop {
-            let Some(first) = waiting.take().or_else(|| self.jobs.recv().ok()) else { return Ok(()) };
-            let batch = self.gather(first, &mut waiting);
-            if let Err(e) = self.store_and_answer(batch) {
-                // Relaxed: only a hint to stop early; every record gets its answer anyway.
-                self.stop.store(true, Ordering::Relaxed);
-                waiting.into_iter().chain(self.jobs).for_each(|job| refuse(job.responder, &e));
-                return Err(e);
-            }
-        }
+/// The number of an input: the same for one that was seen before.
+fn number(transaction: &WriteTransaction, identity: &str) -> Result<u32, Error> {
+    let mut inputs = transaction.open_table(INPUTS)?;
+    if let Some(known) = inputs.get(identity)? {
+        return Ok(known.value());
     }
-
-    /// Jobs until one of the bounds says that it is enough. A job that does not fit is left in `next`.
-    fn gather(&self, first: Job, next: &mut Option<Job>) -> Vec<Job> {
-        let mut batch = Batch::new(BATCH);
-        let mut jobs = Vec::new();
-        let mut job = first;
-        loop {
-            match batch.offer(size(&job), Instant::NEVER, self.now()) {
-                Joined::Open => jobs.push(job),
-                Joined::Closed(_) => {
-                    jobs.push(job);
-                    return jobs;
-                }
-                Joined::Refused(_) => {
-                    *next = Some(job);
-                    return jobs;
-                }
-            }
-            let left = batch.due().map_or(Duration::ZERO, |due| due.since(self.now()));
-            job = match self.jobs.recv_timeout(left) {
-                Ok(job) => job,
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return jobs,
-            };
-        }
-    }
-
-    fn now(&self) -> Instant {
-        Instant(self.begin.elapsed().as_nanos() as u64)
-    }
-
-    fn store_and_answer(&mut self, jobs: Vec<Job>) -> Result<(), Error> {
-        let stored = match self.store.commit(&jobs) {
-            Ok(stored) => stored,
-            Err(e) => {
-                jobs.into_iter().for_each(|job| refuse(job.responder, &e));
-                return Err(e);
-            }
-        };
-        self.tally.commits.add(1);
-        for (job, stored) in jobs.into_iter().zip(stored) {
-            match stored {
-                Stored::Now(sequence) => job.responder.reply(sequence.to_be_bytes().to_vec()),
-                Stored::Before(sequence) => {
-                    self.tally.recognised.add(1);
-                    job.responder.reply(sequence.to_be_bytes().to_vec());
-                }
-                Stored::Conflict => {
-                    job.responder.fail(code::CONFLICT, &format!("another line is stored as {}", job.id));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn refuse(responder: RemoteResponder, why: &Error) {
-    responder.fail(code::FAILED, &format!("the commit failed: {why}"));
-}
-
-/// What a job takes in a batch: its bytes twice, here and in the database's pages.
-fn size(job: &Job) -> u64 {
-    2 * (job.payload.len() + ID_LEN) as u64
+    let next = inputs.iter()?.count() as u32;
+    inputs.insert(identity, next)?;
+    Ok(next)
 }

@@ -300,7 +300,7 @@ pub struct HostShared {
     pub life: Epoch,
     /// See [`Counts`].
     pub counts: Counts,
-    /// Somebody waits for a host-wide bound: request slots, owned bytes, the oversize budget.
+    /// Somebody waits for a host-wide bound: request slots, owned bytes, the oversize budget, the mark of replies.
     pub short: Latch,
     /// Rings of handles in use.
     pub caller_rings: Gauge,

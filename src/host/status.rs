@@ -48,6 +48,8 @@ pub struct ShardStatus {
     pub pinned: bool,
     /// Turns that it has begun.
     pub turns: u64,
+    /// Records received and not claimed.
+    pub unclaimed: u64,
     /// Jobs claimed and not started.
     pub queued: u64,
     /// Handlers started and not finished.
@@ -164,6 +166,7 @@ impl HostStatus {
             .map(|(port, pinned)| ShardStatus {
                 pinned: *pinned,
                 turns: port.turns.get(),
+                unclaimed: port.unclaimed.get(),
                 queued: port.queued.get(),
                 started: port.started.get(),
                 started_peak: port.started_peak.get(),

@@ -4,7 +4,10 @@
 //!
 //! [`budget`] is asked when a queue comes or goes, [`ledger`] when somebody wants the sum.
 
+pub use crate::base::time::Instant;
+
 pub mod batch;
+pub mod bridge;
 pub mod budget;
 pub mod fairness;
 pub mod ledger;

@@ -8,6 +8,7 @@
 //! ```
 
 pub mod boot;
+pub mod bridge;
 pub mod clock;
 pub mod completion;
 pub mod machine;

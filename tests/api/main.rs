@@ -10,5 +10,6 @@ mod idle;
 mod lanes;
 mod options;
 mod order;
+mod rivals;
 mod room;
 mod stuck;

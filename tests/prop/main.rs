@@ -3,6 +3,7 @@
 
 mod batch;
 mod baton;
+mod bridge;
 mod budget;
 mod cell;
 mod codec;
