@@ -16,7 +16,7 @@ use std::time::Duration;
 use afflux::IdlePolicy;
 use clap::Parser;
 use common::counters::{NAMED, Tool, slope, system_calls};
-use common::load::{Caller, Pipeline, Sender, await_received, number};
+use common::load::{Caller, Sender, ask_exactly, number, tell_exactly};
 use common::{Args, Server, Usage, ends, hosts, machine, median, raw, serving, threads};
 use serde_json::{Value, json};
 
@@ -127,25 +127,13 @@ fn run(args: &Args, row: &str, ops: u64) -> Value {
 
 fn ask(server: &Server, caller: &mut dyn Caller, outstanding: Option<usize>, ops: u64) -> Value {
     let before = (Usage::own(), server.usage());
-    match outstanding {
-        None => (0..ops).for_each(|_| caller.ask()),
-        Some(n) => {
-            let mut pipeline = Pipeline::fill(caller, n);
-            let mut done = 0;
-            while done + (n as u64) < ops {
-                done += pipeline.turn(|_| {}).0 as u64;
-            }
-            pipeline.drain();
-        }
-    }
+    ask_exactly(caller, outstanding, ops);
     switches(before, server, ops)
 }
 
 fn tell(server: &mut Server, sender: &mut dyn Sender, ops: u64) -> Value {
     let before = (Usage::own(), server.usage());
-    sender.send(ops as usize);
-    sender.flush();
-    await_received(server, ops);
+    tell_exactly(server, sender, ops);
     switches(before, server, ops)
 }
 
