@@ -156,6 +156,9 @@ fn runs(args: &Args, long: u64) -> (u64, u64) {
     (long / 4, long)
 }
 
+/// Counts per operation by name, and what the process itself told.
+type Found = (BTreeMap<String, f64>, Value);
+
 fn counts(args: &Args) {
     let tool = system_calls();
     println!("counts per operation, {SIZE} B, both processes; {}", machine(args));
@@ -163,7 +166,7 @@ fn counts(args: &Args) {
         "system calls by {}",
         tool.map_or("nothing: neither perf nor strace works here".into(), |t| format!("{t:?}"))
     );
-    let mut rows: BTreeMap<&str, Vec<(BTreeMap<String, f64>, Value)>> = BTreeMap::new();
+    let mut rows: BTreeMap<&str, Vec<Found>> = BTreeMap::new();
     for round in 0..args.rounds {
         for (row, ops, _) in ROWS.iter().filter(|(row, ops, _)| *ops > 0 && args.wants(row)) {
             eprintln!("round {} of {}: {row}", round + 1, args.rounds);
@@ -175,10 +178,7 @@ fn counts(args: &Args) {
             rows.entry(row).or_default().push(found);
         }
     }
-    println!(
-        "{:<22} {:>24} {:>9} {:>9}  {}",
-        "", "calls (least - most)", "switches", "wakes", "threads; calls by name"
-    );
+    println!("{:<22} {:>24} {:>9} {:>9}  threads; calls by name", "", "calls (least - most)", "switches", "wakes");
     let mut out = BTreeMap::new();
     for (row, ..) in ROWS {
         let Some(found) = rows.get(row) else { continue };
