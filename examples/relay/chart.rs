@@ -7,7 +7,7 @@ use std::path::Path;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::watch::Sample;
+use crate::sample::Sample;
 
 const WIDTH: u32 = 1000;
 const HEAD: u32 = 46;

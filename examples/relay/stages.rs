@@ -9,7 +9,7 @@ use afflux::base::unit::grouped;
 use afflux::plan::HostPlan;
 use afflux::policy::bridge::BridgeSnapshot;
 
-use crate::service::Served;
+use crate::served::Served;
 use crate::sizes::{BATCH, BRIDGE};
 use crate::times::{Set, Time};
 
