@@ -2,11 +2,16 @@
 //! ones, rounds with paired ratios, tables and JSON. Not every bench uses all of it.
 #![allow(dead_code)]
 
+pub mod counters;
+pub mod hosts;
+pub mod load;
+pub mod raw;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -48,6 +53,11 @@ pub struct Args {
     /// Passed by cargo
     #[arg(long, hide = true)]
     pub bench: bool,
+    /// In a process that is counted: the only row, and how many operations of it
+    #[arg(long, hide = true, requires = "ops")]
+    pub row: Option<String>,
+    #[arg(long, hide = true)]
+    pub ops: Option<u64>,
     /// Read before anything is pinned, because a pinned thread sees one processor only
     #[arg(skip)]
     cpus: Vec<usize>,
@@ -57,13 +67,18 @@ impl Args {
     /// From the command line. Without cargo's `--bench` this is `cargo test --benches`: one tiny round.
     pub fn get() -> Args {
         let mut args = Args::parse();
-        args.cpus = core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect();
-        if !args.bench {
-            (args.rounds, args.secs) = (1, 0.05);
-        } else if args.quick {
-            (args.rounds, args.secs) = (args.rounds.min(3), args.secs.min(0.4));
-        }
+        args.prepare();
         args
+    }
+
+    /// Once, after they were parsed as a part of a bench's own options.
+    pub fn prepare(&mut self) {
+        self.cpus = core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect();
+        if !self.bench {
+            (self.rounds, self.secs) = (1, 0.05);
+        } else if self.quick {
+            (self.rounds, self.secs) = (self.rounds.min(3), self.secs.min(0.4));
+        }
     }
 
     pub fn wants(&self, row: &str) -> bool {
@@ -88,13 +103,20 @@ impl Args {
     }
 }
 
+/// Puts the calling thread where the serving process would be.
+pub fn pin_other(args: &Args) {
+    pin(args.cores().1);
+}
+
 fn pin(cpu: usize) -> bool {
     core_affinity::set_for_current(core_affinity::CoreId { id: cpu })
 }
 
-/// The process that serves. It prints its port and ends when its input does.
+/// The process that serves. It prints its port, answers each line of its input with what it has to
+/// report, and ends when its input does.
 pub struct Server {
     child: Child,
+    lines: BufReader<ChildStdout>,
     pub port: u16,
 }
 
@@ -107,9 +129,19 @@ impl Server {
             .spawn()
             .expect("a second process can be started");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("the server prints its port");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        lines.read_line(&mut line).expect("the server prints its port");
         let port = line.trim().parse().unwrap_or_else(|_| panic!("the server said {line:?} instead of its port"));
-        Server { child, port }
+        Server { child, lines, port }
+    }
+
+    /// What the server reports now, see [`serve_and_report`].
+    pub fn report(&mut self) -> Value {
+        let input = self.child.stdin.as_mut().expect("piped");
+        input.write_all(b"\n").expect("the server reads");
+        let mut line = String::new();
+        self.lines.read_line(&mut line).expect("the server answers");
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("the server said {line:?} instead of its report"))
     }
 
     pub fn usage(&self) -> Usage {
@@ -142,11 +174,23 @@ pub fn serving(args: &Args) -> Option<String> {
 
 /// Tells the port and lives until the parent lets go.
 pub fn serve_until_released(port: u16) -> ! {
+    serve_and_report(port, || Value::Null)
+}
+
+/// As [`serve_until_released`], and tells `report` as often as the parent asks.
+pub fn serve_and_report(port: u16, report: impl Fn() -> Value) -> ! {
     println!("{port}");
     std::io::stdout().flush().expect("the parent reads");
-    let mut nothing = String::new();
-    let _ = std::io::stdin().read_line(&mut nothing);
+    for _ in std::io::stdin().lines().map_while(Result::ok) {
+        println!("{}", report());
+        std::io::stdout().flush().expect("the parent reads");
+    }
     std::process::exit(0)
+}
+
+/// Threads of this process.
+pub fn threads() -> usize {
+    fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
 /// Processor time and context switches of all threads of a process.
@@ -176,7 +220,7 @@ impl Usage {
         usage
     }
 
-    fn since(self, before: Usage) -> Usage {
+    pub fn since(self, before: Usage) -> Usage {
         Usage {
             cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
             switches: self.switches.saturating_sub(before.switches),
@@ -232,9 +276,16 @@ pub struct Sample {
     pub times: Option<Histogram<u64>>,
     pub cpu_ns: f64,
     pub switches: f64,
+    /// The probes before and after; see [`hop_ns`].
+    pub hops: [f64; 2],
 }
 
 impl Sample {
+    /// So many operations in so long.
+    pub fn plain(count: u64, secs: f64) -> Sample {
+        Sample { count, secs, times: None, cpu_ns: 0.0, switches: 0.0, hops: [0.0; 2] }
+    }
+
     pub fn rate(&self) -> f64 {
         self.count as f64 / self.secs
     }
@@ -273,6 +324,7 @@ pub fn finish(count: u64, secs: f64, times: Option<Histogram<u64>>, before: (Usa
         times,
         cpu_ns: (own.cpu_ns + other.cpu_ns) as f64 / n,
         switches: (own.switches + other.switches) as f64 / n,
+        hops: [0.0; 2],
     }
 }
 
@@ -284,36 +336,63 @@ pub fn histogram() -> Histogram<u64> {
 #[derive(Default)]
 pub struct Rounds {
     rows: Vec<(String, Vec<Sample>)>,
-    hops: Vec<f64>,
 }
 
 impl Rounds {
-    /// Runs every row once per round, in turn, so that what the machine does meanwhile hits all alike.
+    /// Runs every row that is wanted once per round, in turn, so that what the machine does meanwhile hits
+    /// all alike.
     pub fn run(args: &Args, rows: &[(&str, &dyn Fn() -> Sample)]) -> Rounds {
-        let mut rounds = Rounds::default();
+        let wanted: Vec<_> = rows.iter().filter(|(name, _)| args.wants(name)).copied().collect();
+        Rounds::run_all(args, &wanted)
+    }
+
+    /// As [`Rounds::run`], whatever is wanted.
+    pub fn run_all(args: &Args, rows: &[(&str, &dyn Fn() -> Sample)]) -> Rounds {
+        let mut rounds = Rounds { rows: rows.iter().map(|(name, _)| (name.to_string(), Vec::new())).collect() };
         for round in 0..args.rounds {
-            for (name, measure) in rows.iter().filter(|(name, _)| args.wants(name)) {
-                rounds.hops.push(hop_ns(args));
-                let sample = measure();
+            for ((name, measure), (_, samples)) in rows.iter().zip(&mut rounds.rows) {
+                let before = hop_ns(args);
+                let mut sample = measure();
+                sample.hops = [before, hop_ns(args)];
                 eprintln!("round {} of {}: {name}", round + 1, args.rounds);
-                match rounds.rows.iter_mut().find(|(row, _)| row == name) {
-                    Some((_, samples)) => samples.push(sample),
-                    None => rounds.rows.push((name.to_string(), vec![sample])),
-                }
+                samples.push(sample);
             }
         }
         rounds
+    }
+
+    /// Names and samples.
+    pub fn rows(&self) -> &[(String, Vec<Sample>)] {
+        &self.rows
     }
 
     fn samples(&self, name: &str) -> Option<&[Sample]> {
         self.rows.iter().find(|(row, _)| row == name).map(|(_, samples)| &samples[..])
     }
 
+    /// Where the host moved the cores apart for a sample, it says nothing beside one where they were close.
+    fn is_far(&self, sample: &Sample) -> bool {
+        let nearest = self.hops().into_iter().fold(f64::MAX, f64::min);
+        sample.hops.iter().any(|hop| *hop > 2.0 * nearest)
+    }
+
+    fn hops(&self) -> Vec<f64> {
+        self.rows.iter().flat_map(|(_, samples)| samples).flat_map(|s| s.hops).collect()
+    }
+
+    /// `of` one row divided by `of` another, of each round in which both had the same cores. Empty if
+    /// there is no such row.
+    pub fn ratios(&self, row: &str, against: &str, of: impl Fn(&Sample) -> f64) -> Vec<f64> {
+        let (Some(samples), Some(against)) = (self.samples(row), self.samples(against)) else { return Vec::new() };
+        let pairs = samples.iter().zip(against).filter(|(s, a)| self.is_far(s) == self.is_far(a));
+        pairs.map(|(s, a)| of(s) / of(a)).collect()
+    }
+
     /// Prints the table and writes what was asked for. `ceilings`: row to the row that it is compared
     /// with; `of` is what is compared, and the ratio is of the same round.
     pub fn report(&self, args: &Args, bench: &str, ceilings: &[(&str, &str)], of: fn(&Sample) -> f64) {
-        let hop = median(self.hops.clone());
-        let machine = machine(args.cpus.len());
+        let hop = median(self.hops());
+        let machine = machine(args);
         println!("{bench}: {machine}; hop between the cores {hop:.0} ns (about 26: near, about 170: far)");
         println!(
             "{:<28} {:>10} {:>10} {:>12} {:>9} {:>9} {:>24}",
@@ -322,12 +401,8 @@ impl Rounds {
         let mut out = BTreeMap::new();
         for (name, samples) in &self.rows {
             let med = |f: &dyn Fn(&Sample) -> f64| median(samples.iter().map(f).collect());
-            let ratios: Vec<f64> = ceilings
-                .iter()
-                .find(|(row, _)| row == name)
-                .and_then(|(_, ceiling)| self.samples(ceiling))
-                .map(|ceiling| samples.iter().zip(ceiling).map(|(s, c)| of(s) / of(c)).collect())
-                .unwrap_or_default();
+            let ceiling = ceilings.iter().find(|(row, _)| row == name).map_or("", |(_, ceiling)| ceiling);
+            let ratios = self.ratios(name, ceiling, of);
             let ratio = if ratios.is_empty() {
                 String::new()
             } else {
@@ -368,7 +443,9 @@ impl Rounds {
     }
 }
 
-fn machine(cores: usize) -> String {
+/// The machine, for the head of a table.
+pub fn machine(args: &Args) -> String {
+    let cores = args.cpus.len();
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let model =
@@ -376,7 +453,7 @@ fn machine(cores: usize) -> String {
     format!("{cores} x {model}, Linux {}", read("/proc/sys/kernel/osrelease").trim())
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     if values.is_empty() {
         return 0.0;
     }
@@ -384,6 +461,6 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn ends(values: &[f64]) -> (f64, f64) {
+pub fn ends(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::MAX, f64::MIN), |(least, most), v| (least.min(*v), most.max(*v)))
 }

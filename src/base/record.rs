@@ -2,6 +2,7 @@
 //! or error: the same value, so that every queue, mark and ledger row speaks of one thing.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -63,49 +64,53 @@ impl Kind {
 
 /// A method name: kept inside the record when it is short, so that a send does not allocate.
 #[derive(Clone, Default)]
-pub struct Method(Repr);
-
-const INLINE: usize = 22;
-
-#[derive(Clone)]
-enum Repr {
-    Inline(u8, [u8; INLINE]),
-    Shared(std::sync::Arc<str>),
+pub struct Method {
+    len: u8,
+    short: [u8; SHORT],
+    /// The name, if it is longer.
+    long: Option<Arc<Box<str>>>,
 }
 
-impl Default for Repr {
-    fn default() -> Self {
-        Repr::Inline(0, [0; INLINE])
-    }
-}
+const SHORT: usize = 23;
 
 impl Method {
     /// `None` if `name` is longer than 255 bytes.
+    #[inline]
     pub fn new(name: &str) -> Option<Method> {
-        if name.len() <= INLINE {
-            let mut buf = [0; INLINE];
-            buf[..name.len()].copy_from_slice(name.as_bytes());
-            Some(Method(Repr::Inline(name.len() as u8, buf)))
+        let mut method = Method::default();
+        if name.len() <= SHORT {
+            method.len = name.len() as u8;
+            method.short[..name.len()].copy_from_slice(name.as_bytes());
         } else if name.len() <= METHOD_LEN_MAX {
-            Some(Method(Repr::Shared(name.into())))
+            method.long = Some(Arc::new(name.into()));
         } else {
-            None
+            return None;
+        }
+        Some(method)
+    }
+
+    /// Becomes what [`Method::as_bytes`] gave, in place. Bytes that are no name make it the empty one.
+    #[inline]
+    pub fn set_bytes(&mut self, name: &[u8]) {
+        if name.len() <= SHORT && self.long.is_none() {
+            self.len = name.len() as u8;
+            self.short[..name.len()].copy_from_slice(name);
+        } else {
+            *self = std::str::from_utf8(name).ok().and_then(Method::new).unwrap_or_default();
         }
     }
 
     /// The name.
     pub fn as_str(&self) -> &str {
-        match &self.0 {
-            Repr::Inline(len, buf) => std::str::from_utf8(&buf[..*len as usize]).unwrap_or_default(),
-            Repr::Shared(s) => s,
-        }
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
     /// The name's bytes, without a second look at their validity.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        match &self.0 {
-            Repr::Inline(len, buf) => &buf[..*len as usize],
-            Repr::Shared(s) => s.as_bytes(),
+        match &self.long {
+            None => &self.short[..self.len as usize],
+            Some(long) => long.as_bytes(),
         }
     }
 }
@@ -140,6 +145,30 @@ pub struct Record {
 }
 
 impl Record {
+    /// Without a byte: a place for one to be filled in.
+    pub fn empty() -> Record {
+        Record {
+            kind: Kind::Message,
+            depth: 0,
+            channel: 0,
+            correlation: 0,
+            expiry_ms: 0,
+            method: Method::default(),
+            payload: Bytes::new(),
+            envelope: None,
+        }
+    }
+
+    /// Moves what it owns out; what stays is empty.
+    pub fn take(&mut self) -> Record {
+        Record {
+            method: std::mem::take(&mut self.method),
+            payload: std::mem::take(&mut self.payload),
+            envelope: self.envelope.take(),
+            ..*self
+        }
+    }
+
     /// What this record is accounted with, from the moment it is admitted until its queue gives it up.
     pub fn charge(&self) -> u64 {
         charge(self.payload.len(), self.method.as_bytes().len() + self.envelope.as_ref().map_or(0, |e| e.len()))
@@ -152,9 +181,14 @@ mod tests {
 
     #[test]
     fn method_names_survive_at_the_inline_edge() {
-        for len in [0, 1, INLINE - 1, INLINE, INLINE + 1, 255] {
+        for len in [0, 1, SHORT - 1, SHORT, SHORT + 1, 255] {
             let name = "m".repeat(len);
             assert_eq!(Method::new(&name).unwrap().as_str(), name);
+            for before in ["", "another name", &"n".repeat(100)] {
+                let mut method = Method::new(before).unwrap();
+                method.set_bytes(name.as_bytes());
+                assert_eq!(method.as_str(), name);
+            }
         }
         assert!(Method::new(&"m".repeat(256)).is_none());
     }

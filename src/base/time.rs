@@ -39,6 +39,12 @@ pub fn whole_millis(d: Duration) -> Option<Duration> {
     (1..=TIMEOUT_MS_MAX).contains(&ms).then(|| Duration::from_millis(ms))
 }
 
+/// Whether [`whole_millis`] takes `d` as a timeout.
+#[inline]
+pub fn is_timeout(d: Duration) -> bool {
+    !d.is_zero() && d <= Duration::from_millis(TIMEOUT_MS_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,6 +53,10 @@ mod tests {
     fn timeouts_round_up_and_the_ends_are_refused() {
         assert_eq!(whole_millis(Duration::from_nanos(1)), Some(Duration::from_millis(1)));
         assert_eq!(whole_millis(Duration::from_micros(1001)), Some(Duration::from_millis(2)));
+        let longest = Duration::from_millis(TIMEOUT_MS_MAX);
+        for d in [Duration::ZERO, Duration::from_nanos(1), longest, longest + Duration::from_nanos(1), Duration::MAX] {
+            assert_eq!(is_timeout(d), whole_millis(d).is_some(), "{d:?}");
+        }
         assert_eq!(whole_millis(Duration::from_millis(5)), Some(Duration::from_millis(5)));
         assert_eq!(whole_millis(Duration::ZERO), None);
         assert_eq!(whole_millis(Duration::from_millis(TIMEOUT_MS_MAX)), Some(Duration::from_millis(TIMEOUT_MS_MAX)));

@@ -70,24 +70,35 @@ pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record:
     if record.kind == Kind::Error {
         target.replies.force(charge);
         shared.replies.force(charge);
-    } else if !enter_replies(shared, target, charge) {
+    } else if !enter_replies(shared, target, link, charge) {
         return wait(shared, target, link, record);
     }
     lanes::post(shared, target, Post::Reply { link, record });
 }
 
-fn enter_replies(shared: &HostShared, target: &Target, charge: u64) -> bool {
+fn enter_replies(shared: &HostShared, target: &Target, link: u64, charge: u64) -> bool {
+    // What answers a link that is gone waits for nothing: whoever writes next drops it.
+    if link == 0 || target.link.get() != link {
+        target.replies.force(charge);
+        shared.replies.force(charge);
+        return true;
+    }
     if target.replies.enter(charge).is_err() {
         return false;
     }
     // A peer below its part of the host's mark is never refused because of the others.
     let fair_part = shared.plan.reply.host / u64::from(shared.plan.peers_max).max(1);
     if shared.replies.enter(charge).is_err() {
-        if target.replies.bytes() > fair_part {
+        if target.replies.bytes() <= fair_part {
+            shared.replies.force(charge);
+            return true;
+        }
+        // Its own lane may be empty: it is told when others have made room.
+        shared.short.raise();
+        if shared.replies.enter(charge).is_err() {
             target.replies.leave(charge);
             return false;
         }
-        shared.replies.force(charge);
     }
     true
 }
@@ -136,11 +147,9 @@ fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Recor
 pub fn admit_waiting(shared: &Arc<HostShared>, target: &Arc<Target>) {
     loop {
         let Some(id) = target.reply_waiters.lock().front().copied() else { return };
-        let charge = shared.cells.with_waiting(id, |op| op.record.charge());
-        let fits = match charge {
-            Some(charge) => enter_replies(shared, target, charge),
-            None => true,
-        };
+        let terms = shared.cells.with_waiting(id, |op| (op.record.charge(), op.link));
+        let fits = terms.is_none_or(|(charge, link)| enter_replies(shared, target, link, charge));
+        let charge = terms.map(|(charge, _)| charge);
         if !fits {
             return;
         }

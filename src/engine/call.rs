@@ -25,7 +25,7 @@ use super::shared::{HostShared, Outcome};
 use crate::base::error::{Detail, Error, ErrorKind, RequestError, SendError};
 use crate::base::id::CellId;
 use crate::base::record::{Kind, Method};
-use crate::base::time::{Instant, TIMEOUT_MS_MAX, whole_millis};
+use crate::base::time::{Instant, TIMEOUT_MS_MAX, is_timeout, whole_millis};
 use crate::flow::target::Target;
 use crate::sync::cell::Notify;
 use crate::sync::parker;
@@ -101,6 +101,7 @@ pub(crate) enum Origin<'a> {
 }
 
 impl Origin<'_> {
+    #[inline]
     fn handle(&self) -> &Handle {
         match self {
             Origin::Borrowed(handle) => handle,
@@ -123,7 +124,9 @@ pub struct Lineage {
 pub struct Op<'a, K: Terminal> {
     origin: Origin<'a>,
     slot: usize,
-    method: Option<Method>,
+    method: Method,
+    /// The method is short enough.
+    named: bool,
     payload: Bytes,
     timeout: Duration,
     lineage: Lineage,
@@ -149,6 +152,7 @@ pub(crate) enum Started<K: Terminal> {
 }
 
 impl<'a, K: Terminal> Op<'a, K> {
+    #[inline]
     pub(crate) fn new(
         origin: Origin<'a>,
         slot: usize,
@@ -157,7 +161,11 @@ impl<'a, K: Terminal> Op<'a, K> {
         timeout: Duration,
         lineage: Lineage,
     ) -> Self {
-        Op { origin, slot, method: Method::new(method), payload, timeout, lineage, started: None }
+        let (named, method) = match Method::new(method) {
+            Some(method) => (true, method),
+            None => (false, Method::default()),
+        };
+        Op { origin, slot, method, named, payload, timeout, lineage, started: None }
     }
 
     /// The longest that this operation may take, in place of its path's ceiling: for a send the
@@ -165,6 +173,7 @@ impl<'a, K: Terminal> Op<'a, K> {
     /// 1 ms..=`i32::MAX` ms; anything else ends the operation in `InvalidOperation` when it is
     /// started. A request made from a handler never gets more than what is left of the request
     /// being handled, unless [`Op::own_deadline`] says so.
+    #[inline]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -176,7 +185,22 @@ impl<'a, K: Terminal> Op<'a, K> {
         self
     }
 
-    pub(crate) fn start(self, waiter: Waiter<'_>) -> Started<K> {
+    #[inline]
+    pub(crate) fn start(mut self, waiter: Waiter<'_>) -> Started<K> {
+        if self.send_now() { Started::Ended(Outcome::Accepted) } else { self.start_slowly(waiter) }
+    }
+
+    /// A send that finds room is over at once.
+    #[inline]
+    fn send_now(&mut self) -> bool {
+        matches!(K::KIND, Kind::Message)
+            && self.named
+            && is_timeout(self.timeout)
+            && self.origin.handle().send_now(self.slot, self.lineage.depth, &mut self.method, &mut self.payload)
+    }
+
+    #[inline(never)]
+    fn start_slowly(self, waiter: Waiter<'_>) -> Started<K> {
         let handle = self.origin.handle();
         let Some(timeout) = whole_millis(self.timeout) else {
             let error = Error::new(ErrorKind::InvalidOperation, Detail::None)
@@ -186,7 +210,7 @@ impl<'a, K: Terminal> Op<'a, K> {
         let order = Order {
             kind: K::KIND,
             slot: self.slot,
-            method: self.method,
+            method: self.named.then_some(self.method),
             payload: self.payload,
             timeout,
             inherited: self.lineage.deadline,
@@ -210,11 +234,15 @@ impl<'a, K: Terminal> Op<'a, K> {
 
     /// Starts it and sleeps until it has ended. On a thread of the runtime it ends at once in
     /// `InvalidOperation`: a shard that waits for itself would wait for ever (promise 5).
-    pub fn wait(self) -> Result<K::Ok, K::Err> {
+    #[inline]
+    pub fn wait(mut self) -> Result<K::Ok, K::Err> {
         if here::is_runtime_thread() {
             return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), Some(self.payload)));
         }
-        match self.start(Waiter::ThisThread) {
+        if self.send_now() {
+            return K::end(Outcome::Accepted);
+        }
+        match self.start_slowly(Waiter::ThisThread) {
             Started::Ended(outcome) => K::end(outcome),
             Started::Waits(pending) => pending.sleep(),
         }
@@ -257,7 +285,8 @@ impl<K: Terminal> Future for Op<'_, K> {
             let op = Op::<K> {
                 origin: self.origin.clone(),
                 slot: self.slot,
-                method: self.method.take(),
+                method: std::mem::take(&mut self.method),
+                named: self.named,
                 payload: std::mem::take(&mut self.payload),
                 timeout: self.timeout,
                 lineage: self.lineage,

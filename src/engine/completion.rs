@@ -48,6 +48,11 @@ use crate::wire::greeting::{Handshake, Security, Side};
 use crate::wire::header::ErrorBody;
 use crate::wire::ready::{Hello, NativeHello, PeerHello, Place};
 
+mod census;
+mod rivals;
+use census::Census;
+use rivals::Contest;
+
 /// Names of channels that one host gives numbers to.
 const NAMES_MAX: usize = 4096;
 
@@ -115,6 +120,8 @@ enum Timer {
     Redial(u32),
     Beat(TargetId, u64),
     Tell,
+    Contest(LinkId),
+    Raise,
 }
 
 enum Purpose {
@@ -153,6 +160,8 @@ struct Dial {
     backoff: Backoff,
     conns: [Option<ConnKey>; 2],
     had_outcome: bool,
+    /// The node that was there when it was last seen.
+    seen: Option<Arc<str>>,
 }
 
 /// A link that is up.
@@ -161,9 +170,14 @@ struct Up {
     link: u64,
     node: Arc<str>,
     native: bool,
+    instance: u128,
+    /// The peer's number for the link, if the peer dialled it.
+    theirs: Option<u16>,
     completion: Option<ConnKey>,
     application: Arc<dyn Transport>,
     dial: Option<u32>,
+    /// When the completion lane last brought a byte.
+    heard_at: Instant,
     channels: Vec<(Arc<str>, u32)>,
     liveness: Liveness,
     clock: LinkClock,
@@ -187,6 +201,9 @@ pub struct CompletionEngine {
     links_per_shard: Vec<u32>,
     next_target: u64,
     next_link: u64,
+    /// Links whose node is known under another instance, until it is clear which of them lives.
+    contests: Vec<Contest>,
+    census: Census,
     names: HashMap<Arc<str>, ChannelId>,
     /// Every node that ever announced a channel, with its weights.
     known: Vec<(Arc<str>, Arc<str>, u32)>,
@@ -229,6 +246,8 @@ impl CompletionEngine {
             links_per_shard: vec![0; shards],
             next_target: 1,
             next_link: 1,
+            contests: Vec::new(),
+            census: Census::new(&plan),
             names: HashMap::new(),
             known: Vec::new(),
             finding: Vec::new(),
@@ -262,7 +281,7 @@ impl CompletionEngine {
         self.command(target.owner, adopt);
         let at = self.dials.len() as u32;
         let backoff = Backoff::new(self.shared.plan.reconnect_min, self.shared.plan.reconnect_max);
-        self.dials.push(Dial { target, to, name, slot, backoff, conns: [None; 2], had_outcome: false });
+        self.dials.push(Dial { target, to, name, slot, backoff, conns: [None; 2], had_outcome: false, seen: None });
         self.set_timer(Instant(0), Timer::Redial(at));
     }
 
@@ -276,7 +295,7 @@ impl CompletionEngine {
             dialled,
             dialect,
             label,
-            send_mark: plan.send_mark,
+            send_mark: self.census.marks.send,
             waiting_ops: plan.room.per_target_ops,
             waiting_bytes: plan.room.per_target_bytes,
             requests: plan.requests_per_peer,
@@ -285,6 +304,7 @@ impl CompletionEngine {
         self.next_target += 1;
         self.targets.insert(target.id, target.clone());
         self.shared.targets.lock().push(target.clone());
+        self.take_census();
         target
     }
 
@@ -575,6 +595,7 @@ impl CompletionEngine {
                 if native.node == self.shared.plan.name && native.instance == self.shared.plan.instance {
                     return self.close(key, "this is the host itself");
                 }
+                self.dials[at as usize].seen = Some(native.node.clone());
                 self.set_half(key, peer, carry);
                 let lane = usize::from(place.lane == Lane::Completion);
                 let partner = self.dials[at as usize].conns[1 - lane];
@@ -582,7 +603,7 @@ impl CompletionEngine {
                     && matches!(self.conn(partner).map(|c| &c.state), Some(State::Half { .. }))
                 {
                     let (application, completion) = if lane == 0 { (key, partner) } else { (partner, key) };
-                    self.pair(application, completion, Some(at));
+                    self.admit(application, completion, Some(at));
                 }
             }
             (Some(native), None) => {
@@ -606,7 +627,7 @@ impl CompletionEngine {
                             {
                                 let (application, completion) =
                                     if a == Lane::Application { (key, partner) } else { (partner, key) };
-                                self.pair(application, completion, None);
+                                self.admit(application, completion, None);
                             }
                             _ => {
                                 self.close(partner, "two connections of one link do not fit together");
@@ -631,7 +652,7 @@ impl CompletionEngine {
     }
 
     /// Both connections of a link are READY: it is up.
-    fn pair(&mut self, application: ConnKey, completion: ConnKey, dial: Option<u32>) {
+    fn pair(&mut self, application: ConnKey, completion: ConnKey, dial: Option<u32>, accepted: bool) {
         let (Some(app), Some(comp)) = (self.remove_half(application), self.take_half(completion)) else { return };
         let (app_transport, native, app_carry) = app;
         let (comp_transport, _, comp_carry) = comp;
@@ -674,9 +695,12 @@ impl CompletionEngine {
                 link,
                 node: native.node.clone(),
                 native: true,
+                instance: native.instance,
+                theirs: accepted.then_some(native.place.slot),
                 completion: Some(completion),
                 application: app_transport.clone(),
                 dial,
+                heard_at: now,
                 channels: native.channels.clone(),
                 liveness: self.liveness(Peer::Native, now),
                 clock: LinkClock::new(native.clock_ms, now),
@@ -721,9 +745,12 @@ impl CompletionEngine {
                 link,
                 node: label,
                 native: false,
+                instance: 0,
+                theirs: None,
                 completion: None,
                 application: transport.clone(),
                 dial: None,
+                heard_at: now,
                 channels: Vec::new(),
                 liveness: self.liveness(Peer::Stock { pings: peer.minor > 0 }, now),
                 clock: LinkClock::new(clock_ms(now), now),
@@ -801,7 +828,7 @@ impl CompletionEngine {
             return;
         }
         let Some(up) = self.ups.remove(&id) else { return };
-        let target = up.target;
+        let target = up.target.clone();
         target.link.set(0);
         // Its owner reads what the peer sent before the end, and then ends it.
         up.application.finish();
@@ -819,6 +846,7 @@ impl CompletionEngine {
             self.targets.remove(&id);
             self.shared.targets.lock().retain(|t| t.id != id);
             self.links_per_shard[target.owner.index()] -= 1;
+            self.take_census();
         }
         // What the peer told of itself went with it: a new link starts afresh.
         if target.set_paused(false, self.shared.clock.now()) {
@@ -835,10 +863,14 @@ impl CompletionEngine {
             self.set_timer(self.shared.clock.now().after(wait), Timer::Redial(at));
         }
         self.publish();
+        self.settle_contests(&up.node);
     }
 
     fn redial(&mut self, at: u32) {
-        if self.shared.life() != Life::Serving || self.ups.contains_key(&self.dials[at as usize].target.id) {
+        let dial = &self.dials[at as usize];
+        // Under way already, or up by a link that the peer dialled.
+        let busy = dial.conns.iter().any(Option::is_some) || self.ups.contains_key(&dial.target.id);
+        if self.shared.life() != Life::Serving || busy {
             return;
         }
         let link = LinkId((u128::from(self.random.bits()) << 64) | u128::from(self.random.bits()));
@@ -894,6 +926,9 @@ impl CompletionEngine {
                 if !links.iter().any(|t| t.id == dial.target.id) {
                     links.push(dial.target.clone());
                 }
+            } else if let Some(seen) = &dial.seen {
+                // Known, even while it is away.
+                routes.nodes.entry(seen.clone()).or_default();
             }
         }
         routes.settled = self.dials.iter().all(|d| d.had_outcome);
@@ -995,6 +1030,7 @@ impl CompletionEngine {
             && let Some(up) = self.ups.get_mut(&id)
         {
             up.liveness.on_bytes(Lane::Completion, now);
+            up.heard_at = now;
         }
         for command in commands {
             if let Some(why) = self.heard(id, command, now) {
@@ -1161,6 +1197,8 @@ impl CompletionEngine {
                 }
                 Timer::Redial(at) => self.redial(at),
                 Timer::Beat(id, link) => self.beat(id, link, now),
+                Timer::Contest(link) => self.decide(link),
+                Timer::Raise => self.raise_marks(now),
                 Timer::Tell => {
                     self.telling = false;
                     self.told_epoch = u64::MAX;

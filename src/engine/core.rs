@@ -51,7 +51,7 @@ pub struct Core {
     pub shard: ShardId,
     /// The present, read once a turn.
     pub now: Instant,
-    /// The origin of calls made here; its rings are the shard's part of the mesh.
+    /// The origin of calls made here.
     pub handle: Arc<Handle>,
     /// Futures that were woken.
     pub tasks: Arc<TaskList>,

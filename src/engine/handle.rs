@@ -184,16 +184,45 @@ impl Handle {
         state.destinations.len() - 1
     }
 
+    /// The path of most sends: one member, one link, room. It touches the handle's ring, the mark, and
+    /// nothing else that is shared. Whatever is out of the ordinary is left as it is, for
+    /// [`Handle::begin`].
+    #[inline]
+    pub fn send_now(&self, slot: usize, depth: u8, method: &mut Method, payload: &mut Bytes) -> bool {
+        let shared = &*self.shared;
+        let state = &mut *self.state.lock();
+        state.follow_routes(shared);
+        let Destination { rotation, finding, .. } = &mut state.destinations[slot];
+        let (Some((target, channel)), true) = (rotation.only(), finding.is_empty()) else { return false };
+        let Line::Own(producer) = &mut state.lines[target.owner.index()] else { return false };
+        let ordinary = payload.len() as u64 <= shared.plan.max_message.min(target.max_message.get())
+            && depth <= CALL_DEPTH_MAX
+            && shared.life() == Life::Serving
+            && !target.gone.is_raised();
+        let charge = charge(payload.len(), method.as_bytes().len());
+        if !ordinary || producer.free() == 0 || target.mark.try_admit(charge).is_err() {
+            return false;
+        }
+        let record = Record {
+            kind: Kind::Message,
+            depth,
+            channel: channel.0,
+            correlation: 0,
+            expiry_ms: 0,
+            method: std::mem::take(method),
+            payload: std::mem::take(payload),
+            envelope: None,
+        };
+        push(shared, producer, target, record);
+        true
+    }
+
     /// Starts an operation: everything that can be decided now is decided now.
     pub fn begin(&self, order: Order, waiter: Waiter<'_>) -> Begun {
         let shared = &self.shared;
         let state = &mut *self.state.lock();
         state.follow_routes(shared);
         let finding = state.destinations[order.slot].is_finding(shared);
-        let order = match if finding { Err(order) } else { send_at_once(shared, state, order) } {
-            Ok(()) => return Begun::Accepted,
-            Err(order) => order,
-        };
         let address = &state.destinations[order.slot].address;
         let refuse = |kind, detail, payload| {
             Begun::Failed(Error::new(kind, detail).with(|n| n.target = Some(address.name().clone())), payload)
@@ -365,37 +394,6 @@ fn deadline(since: Instant, timeout: Duration, inherited: Option<Instant>) -> In
     inherited.map_or(own, |i| own.min(i))
 }
 
-/// The path of most sends: one member, one link, room. It touches the handle's ring, the mark, and
-/// nothing else that is shared. Whatever is out of the ordinary goes the long way, with its order.
-fn send_at_once(shared: &HostShared, state: &mut State, order: Order) -> Result<(), Order> {
-    let State { destinations, lines, .. } = state;
-    let Some((target, channel)) = destinations[order.slot].rotation.only() else { return Err(order) };
-    let limit = shared.plan.max_message.min(target.max_message.get());
-    let ordinary = order.kind == Kind::Message
-        && order.payload.len() as u64 <= limit
-        && order.depth <= CALL_DEPTH_MAX
-        && shared.life() == Life::Serving
-        && !target.gone.is_raised();
-    let (Line::Own(producer), true) = (&mut lines[target.owner.index()], ordinary) else { return Err(order) };
-    let Some(method) = &order.method else { return Err(order) };
-    let charge = charge(order.payload.len(), method.as_bytes().len());
-    if producer.free() == 0 || target.mark.try_admit(charge).is_err() {
-        return Err(order);
-    }
-    let record = Record {
-        kind: Kind::Message,
-        depth: order.depth,
-        channel: channel.0,
-        correlation: 0,
-        expiry_ms: 0,
-        method: order.method.unwrap_or_default(),
-        payload: order.payload,
-        envelope: None,
-    };
-    push(shared, producer, target, record);
-    Ok(())
-}
-
 /// This handle's way to `shard`, made at its first use: a ring of its own while there are any left,
 /// the shard's common one otherwise.
 fn line<'a>(shared: &HostShared, lines: &'a mut [Line], shard: ShardId) -> &'a mut Line {
@@ -432,6 +430,7 @@ fn with_producer<R>(
 }
 
 /// Hands an admitted record over; there is a free place.
+#[inline]
 fn push(shared: &HostShared, producer: &mut Producer<Outgoing>, target: &Target, record: Record) {
     let pushed = producer.push(Outgoing { target: target.id, record });
     assert!(pushed.is_ok(), "a free place was seen, and nobody else pushes to this ring");

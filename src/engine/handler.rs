@@ -12,11 +12,10 @@ use super::answer::Debt;
 use super::call::{Lineage, OneWay, Op, Origin, RequestOp, SendOp, Started, Terminal, TwoWay};
 use super::core::Core;
 use super::handle::{Handle, Waiter};
-use super::seat::Continuations;
+use super::seat::{Continuations, Peer};
 use super::shared::Outcome;
 use crate::base::error::{Error, ErrorKind, RequestError};
 use crate::base::record::Method;
-use crate::flow::target::Target;
 use crate::pattern::route::Address;
 
 /// A service: one instance per shard and channel. Callbacks run to their end without interruption;
@@ -43,7 +42,7 @@ pub struct Request {
     pub(crate) method: Method,
     pub(crate) payload: Bytes,
     pub(crate) responder: Responder,
-    pub(crate) peer: Arc<Target>,
+    pub(crate) peer: Peer,
 }
 
 impl Request {
@@ -78,12 +77,11 @@ impl Request {
     }
 }
 
-/// A one-way message.
+/// A one-way message. Who sent it is told by [`Context::peer`].
 #[derive(Debug)]
 pub struct Message {
     pub(crate) method: Method,
     pub(crate) payload: Bytes,
-    pub(crate) peer: Arc<Target>,
 }
 
 impl Message {
@@ -100,11 +98,6 @@ impl Message {
     /// The bytes, taken out.
     pub fn into_payload(self) -> Bytes {
         self.payload
-    }
-
-    /// The node that sent it, or its address if it has no name.
-    pub fn peer(&self) -> Arc<str> {
-        self.peer.label()
     }
 }
 
@@ -267,6 +260,7 @@ pub struct Context<'a, H: Handler> {
     pub(crate) seat: u16,
     pub(crate) place: u32,
     pub(crate) lineage: Lineage,
+    pub(crate) peer: Peer,
 }
 
 impl<H: Handler> fmt::Debug for Context<'_, H> {
@@ -289,6 +283,12 @@ impl<H: Handler> Context<'_, H> {
     /// The number of this shard.
     pub fn shard(&self) -> usize {
         self.core.shard.index()
+    }
+
+    /// The node whose message or request is being handled, or its address if it has no name; in a
+    /// continuation, the one whose record led to it.
+    pub fn peer(&self) -> Arc<str> {
+        self.peer.label()
     }
 }
 
@@ -362,6 +362,7 @@ impl<K: Terminal> Op<'_, K> {
         let key = cx.continuations.insert(
             cx.place,
             cx.lineage,
+            cx.peer.clone(),
             Box::new(move |handler, outcome, cx| f(handler, K::end(outcome), cx)),
         );
         cx.core.join_place(cx.place);

@@ -13,6 +13,7 @@ pub fn enter_runtime() {
 }
 
 /// Whether the calling thread is one of a runtime's.
+#[inline]
 pub fn is_runtime_thread() -> bool {
     RUNTIME.get()
 }

@@ -8,27 +8,52 @@ use super::shared::HostShared;
 use crate::base::error::ErrorKind;
 use crate::base::id::ChannelId;
 use crate::base::record::{Kind, Record};
-use crate::flow::egress::BatchLimit;
-use crate::flow::target::{Dialect, Flushed, NO_CHANNEL, Post, Target, Writer};
+use crate::flow::backlog::{Head, Taken};
+use crate::flow::egress::{BatchLimit, Body};
+use crate::flow::target::{Dialect, Flushed, NO_CHANNEL, Post, Replies, Target, Writer};
 use crate::sync::baton::{Held, PostHeld, Released};
 use crate::wire::encode;
-use crate::wire::header::ErrorBody;
+use crate::wire::header::{ErrorBody, Header};
 
 /// What a lane has staged at a time.
 pub const BATCH: BatchLimit = BatchLimit { items: 1024, bytes: 256 << 10 };
 
-/// Puts a record of the application lane into the writer's hands; gives it back if the peer does
-/// not serve its channel on this link.
+/// The peer's number for a record of the application lane, if it serves its channel on this link.
 #[inline]
-pub fn stage(writer: &mut Writer<Record>, record: Record) -> Result<(), Record> {
-    let local = record.channel;
+fn wire_channel(writer: &Writer<u16>, local: u16) -> Option<u16> {
     let channel = if local == ChannelId::NODE.0 { local } else { writer.wire_channel(local) };
-    if channel == NO_CHANNEL {
-        return Err(record);
-    }
-    let charge = record.charge();
-    writer.egress.push(record, charge, |r, out| encode::encode_head(r, channel, out), |r| &r.payload);
-    Ok(())
+    (channel != NO_CHANNEL).then_some(channel)
+}
+
+/// Puts a record of the application lane into the writer's hands; false if the peer does not serve its
+/// channel on this link.
+#[inline]
+pub fn stage(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
+    let Some(channel) = wire_channel(writer, record.channel) else { return false };
+    let head = |out: &mut Vec<u8>| encode::encode_head(record, channel, out);
+    writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
+    true
+}
+
+/// The same of a record that waited; false if the peer does not serve its channel.
+#[inline]
+pub fn stage_taken(writer: &mut Writer<u16>, head: &Head, taken: Taken<'_>) -> bool {
+    let (first, rest, method_len) = match taken {
+        Taken::Record(record) => return stage(writer, &record, head.charge),
+        Taken::Bytes { first, rest, method_len } => (first, rest, method_len as u8),
+    };
+    let Some(channel) = wire_channel(writer, head.channel) else { return false };
+    let header = Header {
+        kind: head.kind,
+        method_len,
+        depth: head.depth,
+        channel,
+        correlation: head.correlation,
+        expiry_ms: head.expiry_ms,
+    };
+    let encode = |out: &mut Vec<u8>| encode::encode_header(header, first.len() + rest.len(), out);
+    writer.egress.push(head.channel, head.charge, encode, Body::Copied(first, rest));
+    true
 }
 
 /// Writes a lone record on the calling thread: nothing is outstanding for its target, so nothing
@@ -37,7 +62,7 @@ pub fn write_alone(shared: &HostShared, target: &Arc<Target>, record: Record) ->
     let Some(mut writer) = target.application.try_take() else { return Some(record) };
     let mut left = Some(record);
     if writer.transport.is_some() && writer.egress.is_empty() {
-        left = left.and_then(|record| stage(&mut writer, record).err());
+        left = left.filter(|record| !stage(&mut writer, record, record.charge()));
         // What is not taken now stays with the baton, in front of everything; the owner hears from
         // the kernel when the lane takes more.
         flush_application(target, &mut writer);
@@ -50,7 +75,7 @@ pub fn write_alone(shared: &HostShared, target: &Arc<Target>, record: Record) ->
 }
 
 /// Gives an application lane's baton back; the owner looks at the lane if anybody asked meanwhile.
-pub fn let_go(shared: &HostShared, target: &Arc<Target>, writer: Held<'_, Writer<Record>>) {
+pub fn let_go(shared: &HostShared, target: &Arc<Target>, writer: Held<'_, Writer<u16>>) {
     if writer.release() == Released::MoreWork {
         shared.port(target.owner).poke(target);
     }
@@ -58,7 +83,7 @@ pub fn let_go(shared: &HostShared, target: &Arc<Target>, writer: Held<'_, Writer
 
 /// Writes what is staged, and takes it off the mark. Operations that wait are the owner's to
 /// admit: it looks at them after each of its own flushes, and is poked after anybody else's.
-pub fn flush_application(target: &Target, writer: &mut Writer<Record>) -> Flushed {
+pub fn flush_application(target: &Target, writer: &mut Writer<u16>) -> Flushed {
     let mut freed = 0;
     let flushed = writer.flush(|_, charge| freed += charge);
     if freed > 0 {
@@ -84,40 +109,55 @@ pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
     }
 }
 
-fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Writer<Record>, Post>) {
+fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Replies, Post>) {
     loop {
-        held.drain_posts(|writer, post| match post {
+        let mut room = false;
+        held.drain_posts(|replies, post| match post {
             // 0 is no link: the request came on one that was lost before it was claimed.
-            Post::Reply { link, record } if link == writer.link && link != 0 => stage_reply(target, writer, record),
+            Post::Reply { link, record } if link == replies.writer.link && link != 0 => {
+                if replies.waiting.is_empty() && replies.writer.egress.room(BATCH) {
+                    stage_reply(target, &mut replies.writer, record);
+                } else {
+                    let charge = record.charge();
+                    replies.waiting.push(&mut replies.chunks, record, charge, 0);
+                }
+            }
             // What was answered over a link that is gone has nobody who waits for it any more.
             Post::Reply { record, .. } => {
-                shared.counts.replies_undeliverable.add(1);
-                leave_replies(shared, target, record.charge());
+                undeliverable(shared, target, record.charge());
+                room = true;
             }
             Post::Command { link, frame } => {
                 // Refused: too many wait. Whoever tells states by commands tells them again.
-                let _told = link == writer.link && link != 0 && writer.egress.push_raw(&frame);
+                let _told = link == replies.writer.link && link != 0 && replies.writer.egress.push_raw(&frame);
             }
             Post::Attach { link, transport } => {
-                writer.link = link;
-                writer.transport = Some(transport);
+                replies.writer.link = link;
+                replies.writer.transport = Some(transport);
             }
-            Post::Retire { link } if link == writer.link => {
-                writer.link = 0;
-                writer.transport = None;
-                let detached = writer.egress.detach();
-                for (_, charge) in detached.begun.into_iter().chain(detached.unbegun) {
-                    shared.counts.replies_undeliverable.add(1);
-                    leave_replies(shared, target, charge);
+            Post::Retire { link } if link == replies.writer.link => {
+                replies.writer.link = 0;
+                replies.writer.transport = None;
+                let detached = replies.writer.egress.detach();
+                let staged = detached.unbegun.into_iter().map(|staged| staged.charge);
+                for charge in detached.begun.map(|(_, charge)| charge).into_iter().chain(staged) {
+                    undeliverable(shared, target, charge);
                 }
+                while let Some(popped) = replies.waiting.pop(&mut replies.chunks) {
+                    undeliverable(shared, target, popped.charge);
+                }
+                // Those who wait for room here answer what nobody asks any more, and find that out now.
+                room = true;
             }
             Post::Retire { .. } => {}
         });
-        let mut room = false;
-        held.flush(|_, charge| {
-            leave_replies(shared, target, charge);
-            room = true;
-        });
+        while {
+            let flushed = held.writer.flush(|(), charge| {
+                leave_replies(shared, target, charge);
+                room = true;
+            });
+            flushed == Flushed::Empty && stage_waiting(target, &mut held)
+        } {}
         if room {
             answer::admit_waiting(shared, target);
             if target.held.is_raised() && target.held.lower() {
@@ -131,25 +171,36 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
     }
 }
 
+/// Stages replies that wait; true if there were any.
+fn stage_waiting(target: &Target, replies: &mut Replies) -> bool {
+    let mut any = false;
+    while replies.writer.egress.room(BATCH)
+        && let Some(popped) = replies.waiting.pop(&mut replies.chunks)
+    {
+        stage_reply(target, &mut replies.writer, popped.record);
+        any = true;
+    }
+    any
+}
+
 /// Puts a reply or error into the writer's hands, in the peer's dialect.
-fn stage_reply(target: &Target, writer: &mut Writer<Record>, mut record: Record) {
+fn stage_reply(target: &Target, writer: &mut Writer<()>, record: Record) {
     let charge = record.charge();
-    let channel = record.channel;
+    let payload = Body::of(&record.payload);
     match (target.dialect, record.kind) {
         (Dialect::Native, _) => {
-            writer.egress.push(record, charge, |r, out| encode::encode_head(r, channel, out), |r| &r.payload);
+            writer.egress.push((), charge, |out| encode::encode_head(&record, record.channel, out), payload);
         }
         (Dialect::Stock, Kind::Error) => {
-            let body = std::mem::take(&mut record.payload);
-            let body = ErrorBody::parse(&body);
-            let answer = Err((ErrorKind::from_wire(channel), &*body.sentence));
-            let head = |r: &Record, out: &mut Vec<u8>| encode::encode_stock_answer(envelope(r), answer, out);
-            writer.egress.push(record, charge, head, |r| &r.payload);
+            let body = ErrorBody::parse(&record.payload);
+            let answer = Err((ErrorKind::from_wire(record.channel), &*body.sentence));
+            let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(&record), answer, out);
+            writer.egress.push((), charge, head, Body::Copied(&[], &[]));
         }
         (Dialect::Stock, _) => {
-            let head =
-                |r: &Record, out: &mut Vec<u8>| encode::encode_stock_answer(envelope(r), Ok(r.payload.len()), out);
-            writer.egress.push(record, charge, head, |r| &r.payload);
+            let answer = Ok(record.payload.len());
+            let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(&record), answer, out);
+            writer.egress.push((), charge, head, payload);
         }
     }
 }
@@ -158,8 +209,15 @@ fn envelope(record: &Record) -> &[u8] {
     record.envelope.as_deref().unwrap_or_default()
 }
 
+/// A reply that nobody waits for any more.
+fn undeliverable(shared: &HostShared, target: &Target, charge: u64) {
+    shared.counts.replies_undeliverable.add(1);
+    leave_replies(shared, target, charge);
+}
+
 /// Takes a reply off the marks of the completion lane. Its peer's next requests may be claimed again.
 fn leave_replies(shared: &HostShared, target: &Target, charge: u64) {
     target.replies.leave(charge);
     shared.replies.leave(charge);
+    shared.relieve();
 }

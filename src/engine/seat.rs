@@ -3,8 +3,10 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
@@ -17,7 +19,7 @@ use super::core::{ContinuationKey, Core};
 use super::handler::{Context, Continuation, Failure, Handler, LocalClient, Message, Request, Responder};
 use super::shared::Outcome;
 use crate::base::error::ErrorKind;
-use crate::base::record::Method;
+use crate::base::record::Record;
 use crate::base::time::Instant;
 use crate::flow::target::Target;
 use crate::sync::task::{TaskKey, TaskWaker};
@@ -25,16 +27,18 @@ use crate::sync::task::{TaskKey, TaskWaker};
 /// How long a seat whose factory panicked stays empty before the factory is asked again.
 const FACTORY_RETRY: Duration = Duration::from_secs(1);
 
+/// A peer, as a shard's jobs share it among themselves: many come and go in one turn, and none of them
+/// leaves the shard.
+pub type Peer = Rc<Arc<Target>>;
+
 /// A job whose permit was returned: the next instruction is the user's.
-pub struct Start {
-    /// What is asked.
-    pub method: Method,
-    /// The bytes.
-    pub payload: Bytes,
+pub struct Start<'a> {
+    /// What is asked; the seat takes out what it needs.
+    pub record: &'a mut Record,
     /// The answer that is owed; a one-way message owes none.
     pub debt: Option<Debt>,
     /// Who sent it.
-    pub peer: Arc<Target>,
+    pub peer: Peer,
     /// Its started place, with one part for the callback and one for the debt.
     pub place: u32,
     /// What calls made by it inherit.
@@ -44,7 +48,7 @@ pub struct Start {
 /// One channel on one shard.
 pub trait Seat {
     /// Runs a handler's callback.
-    fn start(&mut self, core: &mut Core, start: Start);
+    fn start(&mut self, core: &mut Core, start: Start<'_>);
     /// Runs a continuation.
     fn resume(&mut self, core: &mut Core, key: ContinuationKey, outcome: Outcome);
     /// Polls a future that was woken.
@@ -68,6 +72,7 @@ struct Slot<H: Handler> {
 struct Waiting<H: Handler> {
     place: u32,
     lineage: Lineage,
+    peer: Peer,
     run: Continuation<H>,
 }
 
@@ -77,13 +82,13 @@ impl<H: Handler> Continuations<H> {
     }
 
     /// Keeps a continuation; its place is free again when it is taken.
-    pub fn insert(&mut self, place: u32, lineage: Lineage, run: Continuation<H>) -> ContinuationKey {
+    pub fn insert(&mut self, place: u32, lineage: Lineage, peer: Peer, run: Continuation<H>) -> ContinuationKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, waiting: None });
             self.slots.len() as u32 - 1
         });
         let at = &mut self.slots[slot as usize];
-        at.waiting = Some(Waiting { place, lineage, run });
+        at.waiting = Some(Waiting { place, lineage, peer, run });
         ContinuationKey { slot, generation: at.generation }
     }
 
@@ -157,10 +162,11 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
         core: &mut Core,
         place: u32,
         lineage: Lineage,
+        peer: Peer,
         call: impl FnOnce(&mut H, &mut Context<'_, H>),
     ) -> bool {
         let Some(handler) = self.handler.get(core, || (self.factory)(self.shard)) else { return false };
-        let mut cx = Context { core, continuations: &mut self.continuations, seat: self.seat, place, lineage };
+        let mut cx = Context { core, continuations: &mut self.continuations, seat: self.seat, place, lineage, peer };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(handler, &mut cx))) {
             count_panic(core, &panic);
             self.handler.value = None;
@@ -175,12 +181,14 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
 }
 
 impl<H: Handler, F: Fn(usize) -> H> Seat for HandlerSeat<H, F> {
-    fn start(&mut self, core: &mut Core, start: Start) {
-        let Start { method, payload, debt, peer, place, lineage } = start;
+    fn start(&mut self, core: &mut Core, start: Start<'_>) {
+        let Start { record, debt, peer, place, lineage } = start;
+        let (method, payload) = (take(&mut record.method), take(&mut record.payload));
         match debt {
             Some(debt) => {
-                let mut request = Some(Request { method, payload, responder: Responder::new(debt), peer });
-                let ran = self.call(core, place, lineage, |handler, cx| {
+                let mut request =
+                    Some(Request { method, payload, responder: Responder::new(debt), peer: peer.clone() });
+                let ran = self.call(core, place, lineage, peer, |handler, cx| {
                     if let Some(request) = request.take() {
                         handler.request(request, cx);
                     }
@@ -190,15 +198,15 @@ impl<H: Handler, F: Fn(usize) -> H> Seat for HandlerSeat<H, F> {
                 }
             }
             None => {
-                self.call(core, place, lineage, |handler, cx| handler.message(Message { method, payload, peer }, cx));
+                self.call(core, place, lineage, peer, |handler, cx| handler.message(Message { method, payload }, cx));
             }
         }
         core.leave_place(place);
     }
 
     fn resume(&mut self, core: &mut Core, key: ContinuationKey, outcome: Outcome) {
-        let Some(Waiting { place, lineage, run }) = self.continuations.take(key) else { return };
-        self.call(core, place, lineage, |handler, cx| run(handler, outcome, cx));
+        let Some(Waiting { place, lineage, peer, run }) = self.continuations.take(key) else { return };
+        self.call(core, place, lineage, peer, |handler, cx| run(handler, outcome, cx));
         core.leave_place(place);
     }
 
@@ -262,8 +270,9 @@ where
     C: FnMut(Request, LocalClient) -> Fut,
     Fut: Future<Output = Result<Bytes, Failure>>,
 {
-    fn start(&mut self, core: &mut Core, start: Start) {
-        let Start { method, payload, debt, peer, place, lineage } = start;
+    fn start(&mut self, core: &mut Core, start: Start<'_>) {
+        let Start { record, debt, peer, place, lineage } = start;
+        let (method, payload) = (take(&mut record.method), take(&mut record.payload));
         let Some(debt) = debt else {
             // A future that nobody waits for could only be lost: async channels take requests.
             core.shared().counts.no_handler.add(1);
@@ -316,10 +325,8 @@ where
 
 /// The seat of a channel that nobody serves: answers for it.
 pub fn refuse(core: &Core, debt: Option<Debt>, what: &str) {
-    match debt {
-        Some(debt) => debt.fail(ErrorKind::NotFound, 0, what),
-        None => {
-            core.shared().counts.no_handler.add(1);
-        }
+    core.shared().counts.no_handler.add(1);
+    if let Some(debt) = debt {
+        debt.fail(ErrorKind::NotFound, 0, what);
     }
 }

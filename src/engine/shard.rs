@@ -25,36 +25,37 @@ use super::call::{Lineage, taken};
 use super::command::{Attach, CompletionCommand, ShardCommand};
 use super::core::Core;
 use super::lanes::{self, BATCH};
-use super::seat::{Seat, SeatFactory, Start, refuse};
+use super::seat::{Peer, Seat, SeatFactory, Start, refuse};
 use super::shared::{Class, HostShared, Outcome, Outgoing, ShardReceiver, TAG_REQUEST, error_record, tag_target};
 use crate::base::error::{Detail, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId, TargetId};
 use crate::base::record::{Kind, Method, Record};
 use crate::base::time::Instant;
+use crate::flow::backlog::{Backlog, ChunkPool, Head, INLINE_PAYLOAD_MAX, Popped};
+use crate::flow::egress::Unbegun;
 use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
 use crate::flow::link_clock::clock_ms;
-use crate::flow::origin::{Admit, Origin, SegmentPool};
+use crate::flow::origin::{Admit, Claimed, Origin};
 use crate::flow::target::{Dialect, Flushed, Post, Target};
 use crate::flow::transport::Transport;
 use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
+use crate::plan::QUEUE_CHUNKS_KEPT;
 use crate::sync::cell::CellState;
-use crate::sync::gate::{Ticket, Waited};
-use crate::sync::ring::Consumer;
+use crate::sync::gate::{self, Ticket, Waited};
+use crate::sync::ring::{Batch, Consumer};
 use crate::sync::task::TaskKey;
 use crate::wire::command::{Command, write_pong};
-use crate::wire::decode::{Decoder, Item};
-
-/// Segments of receive queues that a shard keeps for the next burst: 64 x 32 records.
-const SEGMENTS_KEPT: usize = 64;
+use crate::wire::decode::{Decoder, Item, reread};
+use crate::wire::header::Header;
 
 /// After the loss of a link, how much of what its peer had sent is still read, and for how long: what
 /// lies in the kernel's buffers, and one record that is under way.
 const LAST_BYTES: usize = 16 << 20;
 const LAST_TIME: Duration = Duration::from_secs(1);
 
-/// Places of a link's outbox that are kept when it is empty; a larger one is given back.
-const OUTBOX_KEPT: usize = 1024;
+/// What a queue holds before its link is read on, while its records are being claimed.
+const READ_AHEAD: u64 = 64 << 10;
 
 /// What the shell has to do with its poller after a turn.
 #[derive(Debug)]
@@ -116,10 +117,12 @@ struct Ending {
 
 struct Link {
     target: Arc<Target>,
+    /// The same, for what stays on this shard.
+    peer: Peer,
     generation: u32,
     conn: Option<Conn>,
-    /// Accepted, nothing of it written. Bounded by the mark.
-    outbox: VecDeque<Record>,
+    /// Accepted, and not in the writer's hands yet. Bounded by the mark.
+    outbox: Backlog,
     /// Operations that wait for room here, in order. Bounded by the target's share of the room.
     waiters: Waiters,
     writable: bool,
@@ -143,7 +146,7 @@ struct Detaching {
 
 struct Job {
     record: Record,
-    target: Arc<Target>,
+    peer: Peer,
     link: u64,
     deadline: Option<Instant>,
     seat: u16,
@@ -166,7 +169,7 @@ pub struct ShardEngine {
     /// Links that may have bytes to read.
     readable: VecDeque<u32>,
     ingress: Ingress<Ticket>,
-    segments: SegmentPool,
+    chunks: ChunkPool,
     /// Links whose head may not be claimed now, for a reason of its own.
     held: Vec<u32>,
     run_queue: VecDeque<Job>,
@@ -222,7 +225,7 @@ impl ShardEngine {
             dirty: VecDeque::new(),
             readable: VecDeque::new(),
             ingress: Ingress::new(TurnOrder::OldestFirst),
-            segments: SegmentPool::new(SEGMENTS_KEPT),
+            chunks: ChunkPool::new(QUEUE_CHUNKS_KEPT as usize),
             held: Vec::new(),
             run_queue: VecDeque::new(),
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
@@ -268,6 +271,11 @@ impl ShardEngine {
             }
             self.soil(key.index);
         }
+    }
+
+    /// The receive queues of its links, and why the head of one may not be claimed now: for checks.
+    pub fn origins(&self) -> impl Iterator<Item = (&Arc<Target>, &Origin, Option<Reason>)> {
+        self.links.iter().flatten().map(|link| (&link.target, &link.origin, link.held))
     }
 
     /// Whether anything was left for this shard since it looked: to be asked after announcing the sleep.
@@ -354,12 +362,13 @@ impl ShardEngine {
         let generation = self.generations[index as usize];
         self.by_target.insert(target.id, index);
         self.links[index as usize] = Some(Box::new(Link {
-            origin: Origin::new(self.core.shared().plan.receive_mark),
+            origin: Origin::new(self.core.shared().receive_mark.get()),
             waiters: Waiters::new(self.core.shared().plan.room.per_target_ops as usize),
+            peer: Peer::new(target.clone()),
             target,
             generation,
             conn: None,
-            outbox: VecDeque::new(),
+            outbox: Backlog::new(),
             writable: true,
             dirty: false,
             detaching: None,
@@ -431,18 +440,17 @@ impl ShardEngine {
         target.in_doubt_on_detach.add(writer.written.saturating_sub(told));
         writer.written = 0;
         lanes::let_go(&shared, &target, writer);
-        if let Some((record, charge)) = detached.begun {
+        if let Some((_, charge)) = detached.begun {
             let _ = target.mark.release(charge);
             target.lost_on_detach.add(1);
-            drop(record);
         }
-        for (record, _) in detached.unbegun.collect::<Vec<_>>().into_iter().rev() {
-            link.outbox.push_front(record);
+        if !detached.unbegun.is_empty() {
+            requeue(&mut self.chunks, &mut link.outbox, detached.unbegun);
         }
         shared.end_requests(&target, Detail::LinkLost);
         if detaching.forget {
-            for record in std::mem::take(&mut link.outbox) {
-                let _ = target.mark.release(record.charge());
+            while let Some(popped) = link.outbox.pop(&mut self.chunks) {
+                let _ = target.mark.release(popped.charge);
                 target.lost_on_detach.add(1);
             }
             for id in link.waiters.drain() {
@@ -450,6 +458,8 @@ impl ShardEngine {
                 shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
             }
         } else {
+            // What was begun and lost left room for those who wait.
+            self.admit_waiters(index);
             self.soil(index);
         }
         self.reap(index);
@@ -512,9 +522,15 @@ impl ShardEngine {
         let mut any = false;
         let mut rings = std::mem::take(&mut self.rings);
         rings.retain_mut(|ring| {
-            let here = ring.len();
-            any |= here > 0;
-            ring.drain(here, |outgoing| self.enqueue(outgoing));
+            let mut left = ring.len();
+            any |= left > 0;
+            let mut batch = ring.batch();
+            while left > 0
+                && let Some(target) = batch.front().map(|outgoing| outgoing.target)
+            {
+                self.take_run(&mut Run { batch: &mut batch, target, left: &mut left });
+            }
+            drop(batch);
             !ring.is_abandoned()
         });
         rings.append(&mut self.rings);
@@ -522,36 +538,68 @@ impl ShardEngine {
         any
     }
 
-    fn enqueue(&mut self, outgoing: Outgoing) {
-        let index = match self.last_target {
-            Some((target, index)) if target == outgoing.target => index,
+    fn index_of(&mut self, target: TargetId) -> Option<u32> {
+        match self.last_target {
+            Some((last, index)) if last == target => Some(index),
             _ => {
-                let Some(&index) = self.by_target.get(&outgoing.target) else {
-                    return self.enqueue_lost(outgoing);
-                };
-                self.last_target = Some((outgoing.target, index));
-                index
+                let index = *self.by_target.get(&target)?;
+                self.last_target = Some((target, index));
+                Some(index)
             }
-        };
-        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
-        if link.target.gone.is_raised() {
-            // Its queue was counted lost; the link is here only for what it received.
-            let _ = link.target.mark.release(outgoing.record.charge());
-            return self.enqueue_lost(outgoing);
-        }
-        push_outgoing(&mut link.outbox, outgoing.record);
-        if !link.dirty {
-            self.soil(index);
         }
     }
 
+    /// Takes a run of records: into the writer's hands, if nothing is in front of them and nobody else
+    /// writes; else into the outbox.
+    fn take_run(&mut self, run: &mut Run<'_, '_>) {
+        let id = run.target;
+        let Some(index) = self.index_of(id) else {
+            return run.for_each(|record| self.lose_record(id, &record));
+        };
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
+        let target = link.target.clone();
+        if target.gone.is_raised() {
+            // Its queue was counted lost; the link is here only for what it received.
+            return run.for_each(|record| {
+                let _ = target.mark.release(record.charge());
+                self.lose_record(id, &record);
+            });
+        }
+        let shared = self.core.shared();
+        if link.outbox.is_empty()
+            && link.writable
+            && link.detaching.is_none()
+            && let Some(mut writer) = target.application.try_take()
+        {
+            if writer.transport.is_some() {
+                while writer.egress.room(BATCH)
+                    && let Some(record) = run.front()
+                {
+                    let charge = record.charge();
+                    if is_cancelled(shared, record.kind, record.correlation) {
+                        discard(&target, charge);
+                    } else if !lanes::stage(&mut writer, record, charge) {
+                        refuse_unserved(shared, &target, &Head::of(record, charge, 0));
+                    }
+                    run.skip();
+                }
+            }
+            lanes::let_go(shared, &target, writer);
+        }
+        for record in run {
+            let charge = record.charge();
+            link.outbox.push(&mut self.chunks, record, charge, 0);
+        }
+        self.soil(index);
+    }
+
     /// A record for a link that is gone: its caller fixed the target before he could know.
-    fn enqueue_lost(&mut self, outgoing: Outgoing) {
+    fn lose_record(&self, target: TargetId, record: &Record) {
         let shared = self.core.shared();
         shared.counts.lost_with_target.add(1);
-        if outgoing.record.kind == Kind::Request {
-            let id = CellId::from_correlation(outgoing.record.correlation);
-            shared.fail(id, TAG_REQUEST | outgoing.target.0, None, ErrorKind::Unavailable, Detail::Detached);
+        if record.kind == Kind::Request {
+            let id = CellId::from_correlation(record.correlation);
+            shared.fail(id, TAG_REQUEST | target.0, None, ErrorKind::Unavailable, Detail::Detached);
         }
     }
 
@@ -594,10 +642,28 @@ impl ShardEngine {
             self.admit_waiters(index);
         }
         if self.core.shared().port(self.core.shard).look_again.lower() {
+            let receive_mark = self.core.shared().receive_mark.get();
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
+                if let Some(link) = self.link(index)
+                    && link.origin.mark() != receive_mark
+                {
+                    // Whoever is parked is looked at below, whichever way it moved.
+                    let _ = link.origin.set_mark(receive_mark);
+                }
                 self.unpark(index);
+                self.admit_replies(index);
             }
+        }
+    }
+
+    /// Replies that waited for room under the host's mark.
+    fn admit_replies(&mut self, index: u32) {
+        let Some(target) = self.link(index).map(|link| link.target.clone()) else { return };
+        if !target.reply_waiters.lock().is_empty() {
+            let shared = self.core.shared();
+            answer::admit_waiting(shared, &target);
+            lanes::drive_completion(shared, &target);
         }
     }
 
@@ -669,7 +735,7 @@ impl ShardEngine {
                     if request {
                         op.record.correlation = id.correlation();
                     }
-                    push_outgoing(&mut link.outbox, op.record);
+                    link.outbox.push(&mut self.chunks, op.record, charge, 0);
                     admitted = true;
                 }
                 None => {
@@ -701,8 +767,10 @@ impl ShardEngine {
             let Some(conn) = &link.conn else { continue };
             let due = match conn.ending {
                 Some(ending) => ending.until,
-                None if conn.decoder.assembly().is_some() => conn.last_byte.after(limit),
-                None => continue,
+                None if conn.decoder.assembly().is_none() => continue,
+                // What came while this shard was busy is read first: the time is the peer's, not ours.
+                None if conn.readable => Instant::NEVER,
+                None => conn.last_byte.after(limit),
             };
             self.assembling = true;
             if self.core.now >= due {
@@ -721,12 +789,23 @@ impl ShardEngine {
         let mut again = false;
         for _ in 0..self.readable.len() {
             let Some(index) = self.readable.pop_front() else { break };
-            if self.read_link(index) {
+            if self.has_read_enough(index) || self.read_link(index) {
                 self.readable.push_back(index);
                 again = true;
             }
         }
         again
+    }
+
+    /// Whether a link's queue holds enough to go on with and its records can be claimed now. Reading on
+    /// would only carry bytes from the kernel's memory to ours, and out of the cache.
+    fn has_read_enough(&self, index: u32) -> bool {
+        let Some(link) = self.links.get(index as usize).and_then(Option::as_deref) else { return false };
+        link.origin.outstanding() >= READ_AHEAD
+            && link.held.is_none()
+            && link.conn.as_ref().is_some_and(|conn| conn.ending.is_none() && conn.decoder.assembly().is_none())
+            && self.ingress.waiting().1 == 0
+            && self.run_queue.is_empty()
     }
 
     /// Reads and decodes one link within its budget. True if it goes on in the next turn.
@@ -763,7 +842,7 @@ impl ShardEngine {
             conn.carry = Vec::new();
         }
         let more = loop {
-            let used = decode(&self.core, &mut self.segments, link, &block[..have], offered)?;
+            let used = decode(&self.core, &mut self.chunks, link, &block[..have], offered)?;
             let Some(conn) = &mut link.conn else { break false };
             block.copy_within(used.consumed..have, 0);
             have -= used.consumed;
@@ -850,7 +929,7 @@ impl ShardEngine {
         }
         loop {
             while let Some(pick) = self.ingress.next() {
-                self.claim_one(&shared, pick);
+                self.claim_run(&shared, pick);
             }
             let Some((origin, since)) = self.ingress.to_file() else { break };
             match shared.gate.wait(shard, since, now) {
@@ -871,8 +950,8 @@ impl ShardEngine {
         self.ingress.has_work()
     }
 
-    /// Claims one record from the origin that ingress picked, or takes the origin out of the turn.
-    fn claim_one(&mut self, shared: &Arc<HostShared>, pick: Pick<Ticket>) {
+    /// Claims from the origin that ingress picked, or takes the origin out of the turn.
+    fn claim_run(&mut self, shared: &Arc<HostShared>, pick: Pick<Ticket>) {
         let now = self.core.now;
         let index = pick.origin.0;
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
@@ -895,23 +974,36 @@ impl ShardEngine {
             }
             Spend::Acquired { cancel: None } => {}
         }
-        self.ingress.claimed(pick, now);
-        let Some(claimed) = link.origin.claim(&mut self.segments) else {
-            debug_assert!(false, "ingress knows of a record that its origin does not have");
-            return self.give_back(1);
-        };
-        if claimed.drawn > 0 {
-            shared.oversize.leave(std::mem::take(&mut link.drawn));
-            shared.relieve();
+        let (peer, at) = (link.peer.clone(), link.conn.as_ref().map_or(0, |c| c.link));
+        let (mut records, mut resume) = (0, false);
+        let mut claimed = Claimed::default();
+        while records < pick.run
+            && let Some(link) = self.links[index as usize].as_deref_mut()
+            && (records == 0 || hold_reason(&self.core, link).is_none())
+        {
+            if !link.origin.claim_into(&mut self.chunks, &mut claimed) {
+                debug_assert!(false, "ingress knows of a record that its origin does not have");
+                break;
+            }
+            if claimed.drawn > 0 {
+                shared.oversize.leave(std::mem::take(&mut link.drawn));
+                shared.relieve();
+            }
+            records += 1;
+            resume |= claimed.resume;
+            self.unclaimed -= 1;
+            let Popped { record, stamp, .. } = &mut claimed.popped;
+            self.core.own(record.charge());
+            self.aged(now.since(Instant(*stamp)));
+            self.dispatch(shared, &peer, at, record);
         }
-        self.unclaimed -= 1;
-        self.core.own(claimed.record.charge());
-        let (target, at) = (link.target.clone(), link.conn.as_ref().map_or(0, |c| c.link));
-        self.aged(now.since(claimed.arrived));
-        if claimed.resume {
+        if records == 0 {
+            return self.give_back(1);
+        }
+        self.ingress.claimed(pick, records, now);
+        if resume {
             self.unpark(index);
         }
-        self.dispatch(shared, target, at, claimed.record);
         self.reap(index);
     }
 
@@ -969,8 +1061,10 @@ impl ShardEngine {
     }
 
     /// Makes a job of a claimed record, or returns its permit at once.
-    fn dispatch(&mut self, shared: &Arc<HostShared>, target: Arc<Target>, link: u64, mut record: Record) {
+    #[inline]
+    fn dispatch(&mut self, shared: &Arc<HostShared>, peer: &Peer, link: u64, record: &mut Record) {
         let charge = record.charge();
+        let target: &Arc<Target> = peer;
         let seat = match (record.kind, target.dialect) {
             (Kind::Reply | Kind::Error, _) => {
                 shared.counts.malformed.add(1);
@@ -979,7 +1073,7 @@ impl ShardEngine {
                     let text = String::from_utf8_lossy(&record.payload).into_owned();
                     answer::answer(
                         shared,
-                        &target,
+                        target,
                         link,
                         error_record(0, Some(envelope), ErrorKind::Protocol, 0, &text),
                     );
@@ -987,12 +1081,12 @@ impl ShardEngine {
                 None
             }
             (_, Dialect::Native) if record.channel == ChannelId::NODE.0 => self.node_seat.or_else(|| {
-                self.no_handler(&target, link, &mut record, "this node has no handler of its own");
+                self.no_handler(target, link, record, "this node has no handler of its own");
                 None
             }),
             (_, Dialect::Native) if (record.channel as usize) < self.names.len() => Some(record.channel),
             (_, Dialect::Native) => {
-                self.no_handler(&target, link, &mut record, "unknown channel number");
+                self.no_handler(target, link, record, "unknown channel number");
                 None
             }
             (_, Dialect::Stock) => {
@@ -1004,7 +1098,7 @@ impl ShardEngine {
                         Some(at as u16)
                     }
                     None => {
-                        self.no_handler(&target, link, &mut record, "nobody here serves this channel");
+                        self.no_handler(target, link, record, "nobody here serves this channel");
                         None
                     }
                 }
@@ -1014,12 +1108,11 @@ impl ShardEngine {
             Some(seat) => {
                 let deadline = (record.kind == Kind::Request && record.expiry_ms != 0)
                     .then(|| local_deadline(record.expiry_ms, target.clock_ahead_ms.get() as u32, self.core.now));
-                let job = Job { record, target, link, deadline, seat };
                 // Nobody is before it: it need not lie in the queue.
                 if self.run_queue.is_empty() && self.core.may_start() {
-                    self.start(shared, job);
+                    self.start(shared, record, peer, link, deadline, seat);
                 } else {
-                    self.run_queue.push_back(job);
+                    self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), link, deadline, seat });
                 }
             }
             None => {
@@ -1048,12 +1141,13 @@ impl ShardEngine {
     }
 
     /// A request whose time was up before its turn came: its caller is told, its handler is spared.
-    fn skip_expired(&mut self, job: &mut Job) {
+    #[cold]
+    fn skip_expired(&mut self, record: &mut Record, target: &Arc<Target>, link: u64) {
         let shared = self.core.shared().clone();
-        self.core.disown(job.record.charge());
+        self.core.disown(record.charge());
         self.give_back(1);
         shared.counts.expired_in_queue.add(1);
-        let debt = self.debt_of_none(&job.target, job.link, &mut job.record);
+        let debt = self.debt_of_none(target, link, record);
         debt.fail(ErrorKind::DeadlineExceeded, 0, "the request's time was up before its handler could start");
     }
 
@@ -1064,46 +1158,47 @@ impl ShardEngine {
         let shared = self.core.shared().clone();
         let mut n = 0;
         while n < limit && self.core.may_start() {
-            let Some(job) = self.run_queue.pop_front() else { break };
+            let Some(Job { mut record, peer, link, deadline, seat }) = self.run_queue.pop_front() else { break };
             n += 1;
-            self.start(&shared, job);
+            self.start(&shared, &mut record, &peer, link, deadline, seat);
         }
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
         more || (self.delivered > 0 && !self.held.is_empty())
     }
 
-    fn start(&mut self, shared: &Arc<HostShared>, mut job: Job) {
-        if shared.plan.skip_expired_requests && job.deadline.is_some_and(|end| self.core.now >= end) {
-            return self.skip_expired(&mut job);
+    #[inline]
+    fn start(
+        &mut self,
+        shared: &Arc<HostShared>,
+        record: &mut Record,
+        peer: &Peer,
+        link: u64,
+        deadline: Option<Instant>,
+        seat: u16,
+    ) {
+        if shared.plan.skip_expired_requests && deadline.is_some_and(|end| self.core.now >= end) {
+            return self.skip_expired(record, peer, link);
         }
-        let Job { record, target, link, deadline, seat } = job;
         let place = self.core.start_place(record.charge());
         let debt = (record.kind == Kind::Request).then(|| {
             self.core.join_place(place);
             Debt {
                 shared: shared.clone(),
-                target: target.clone(),
+                target: Arc::clone(peer),
                 link,
                 correlation: record.correlation,
-                envelope: record.envelope,
+                envelope: record.envelope.take(),
                 shard: self.core.shard,
                 place,
             }
         });
-        let start = Start {
-            method: record.method,
-            payload: record.payload,
-            debt,
-            peer: target,
-            place,
-            lineage: Lineage { depth: record.depth.saturating_add(1), deadline },
-        };
+        let lineage = Lineage { depth: record.depth.saturating_add(1), deadline };
         self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
         // The permit goes back here, and the next instruction is the user's.
         release_permits(shared, self.core.shard, 1, self.core.now);
-        seat.start(&mut self.core, start);
+        seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
     }
 
     // ---- 8 writes
@@ -1165,19 +1260,17 @@ impl ShardEngine {
             return false;
         }
         let mut budget = shared.plan.turn.write_bytes_per_link;
-        let mut lost = Vec::new();
         let flushed = loop {
-            while writer.egress.room(BATCH)
-                && let Some(record) = link.outbox.pop_front()
-            {
-                // What was cancelled before it left is never sent.
-                if record.kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(record.correlation)) {
-                    let _ = target.mark.release(record.charge());
-                    target.discarded.add(1);
-                    continue;
-                }
-                if let Err(record) = lanes::stage(&mut writer, record) {
-                    lost.push(record);
+            while writer.egress.room(BATCH) {
+                let staged = link.outbox.take(&mut self.chunks, |head, taken| {
+                    if is_cancelled(&shared, head.kind, head.correlation) {
+                        discard(&target, head.charge);
+                    } else if !lanes::stage_taken(&mut writer, head, taken) {
+                        refuse_unserved(&shared, &target, head);
+                    }
+                });
+                if staged.is_none() {
+                    break;
                 }
             }
             let before = writer.egress.pending_bytes();
@@ -1188,20 +1281,8 @@ impl ShardEngine {
             }
         };
         link.writable = flushed != Flushed::Blocked;
-        if link.outbox.is_empty() && link.outbox.capacity() > OUTBOX_KEPT {
-            link.outbox = VecDeque::new();
-        }
         let more = flushed == Flushed::Empty && !link.outbox.is_empty();
         lanes::let_go(&shared, &target, writer);
-        for record in lost {
-            let _ = target.mark.release(record.charge());
-            target.discarded.add(1);
-            if record.kind == Kind::Request {
-                let id = CellId::from_correlation(record.correlation);
-                let tag = TAG_REQUEST | target.id.0;
-                shared.fail(id, tag, Some(&target), ErrorKind::NotFound, Detail::NoHandler);
-            }
-        }
         if target.mark.waiters() > 0 {
             self.admit_waiters(index);
         }
@@ -1217,15 +1298,76 @@ impl ShardEngine {
     }
 }
 
-/// Adds to a link's outbox. A small one doubles, as queues do; a large one grows by an eighth, so that its
-/// free places stay within what the ledger has for the entries.
-#[inline]
-fn push_outgoing(outbox: &mut VecDeque<Record>, record: Record) {
-    let len = outbox.len();
-    if len == outbox.capacity() && len >= OUTBOX_KEPT {
-        outbox.reserve_exact(len / 8);
+/// The oldest records of a ring that go to one target, at most `left`.
+struct Run<'a, 'r> {
+    batch: &'a mut Batch<'r, Outgoing>,
+    target: TargetId,
+    left: &'a mut usize,
+}
+
+impl Run<'_, '_> {
+    #[inline]
+    fn front(&mut self) -> Option<&Record> {
+        if *self.left == 0 {
+            return None;
+        }
+        self.batch.front().filter(|outgoing| outgoing.target == self.target).map(|outgoing| &outgoing.record)
     }
-    outbox.push_back(record);
+
+    #[inline]
+    fn skip(&mut self) {
+        *self.left -= 1;
+        self.batch.skip();
+    }
+}
+
+impl Iterator for Run<'_, '_> {
+    type Item = Record;
+
+    fn next(&mut self) -> Option<Record> {
+        self.front()?;
+        *self.left -= 1;
+        self.batch.next().map(|outgoing| outgoing.record)
+    }
+}
+
+/// What was cancelled before it left is never sent.
+#[inline]
+fn is_cancelled(shared: &HostShared, kind: Kind, correlation: u64) -> bool {
+    kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(correlation))
+}
+
+/// A record that is not sent after all.
+fn discard(target: &Target, charge: u64) {
+    // Who waits for the room is looked at after each flush.
+    let _ = target.mark.release(charge);
+    target.discarded.add(1);
+}
+
+/// A record for a channel that the peer does not serve on this link.
+#[cold]
+fn refuse_unserved(shared: &HostShared, target: &Arc<Target>, head: &Head) {
+    discard(target, head.charge);
+    if head.kind == Kind::Request {
+        let id = CellId::from_correlation(head.correlation);
+        shared.fail(id, TAG_REQUEST | target.id.0, Some(target), ErrorKind::NotFound, Detail::NoHandler);
+    }
+}
+
+/// Puts records of which nothing was written in front of those that waited behind them.
+fn requeue(chunks: &mut ChunkPool, outbox: &mut Backlog, unbegun: Vec<Unbegun<u16>>) {
+    let mut behind = std::mem::take(outbox);
+    for staged in unbegun {
+        if let Some(mut record) = reread(&staged.bytes, staged.large) {
+            record.channel = staged.keep;
+            outbox.push(chunks, record, staged.charge, 0);
+        } else {
+            debug_assert!(false, "what was staged here is a record");
+        }
+    }
+    while let Some(popped) = behind.pop(chunks) {
+        outbox.push(chunks, popped.record, popped.charge, popped.stamp);
+    }
 }
 
 /// How far decoding came.
@@ -1238,7 +1380,7 @@ struct Used {
 /// Decodes what is admitted of `input` into the link's origin.
 fn decode(
     core: &Core,
-    segments: &mut SegmentPool,
+    chunks: &mut ChunkPool,
     link: &mut Link,
     input: &[u8],
     offered: &mut u32,
@@ -1248,6 +1390,22 @@ fn decode(
     loop {
         let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
         let rest = &input[consumed..];
+        if let Some(whole) = conn.decoder.whole(rest).map_err(|e| e.to_string())?
+            && whole.bytes.len() <= INLINE_PAYLOAD_MAX
+        {
+            let charge = whole.charge();
+            if !admit(shared, link, charge) {
+                return Ok(Used { consumed, parked: true });
+            }
+            let Header { kind, method_len, depth, channel, correlation, expiry_ms } = whole.header;
+            let head = Head { kind, depth, channel, correlation, expiry_ms, charge, stamp: core.now.0 };
+            link.origin.offer_bytes(chunks, &head, method_len, whole.bytes);
+            settle(shared, link);
+            note_decoded(link);
+            *offered += 1;
+            consumed += whole.consumed;
+            continue;
+        }
         let mut admitted = 0;
         if conn.decoder.assembly().is_none() {
             match conn.decoder.peek(rest).map_err(|e| e.to_string())? {
@@ -1272,32 +1430,31 @@ fn decode(
             }
             return Ok(Used { consumed, parked: false });
         };
-        let (target, at) = (&link.target, conn.link);
+        let at = conn.link;
         match item {
             Item::Record(record) => {
-                conn.decoded += 1;
-                target.decoded.set(conn.decoded);
-                link.origin.offer(segments, record, step.charge, core.now);
+                note_decoded(link);
+                link.origin.offer(chunks, record, step.charge, core.now);
                 settle(shared, link);
                 *offered += 1;
             }
             Item::Malformed(malformed) => {
                 // It is a record all the same: it takes a permit, is classified, and gives it back. An
                 // asking peer is owed its one answer.
-                conn.decoded += 1;
+                note_decoded(link);
                 let mut record = error_record(0, malformed.reply_to, ErrorKind::Protocol, 0, "");
                 record.payload = Bytes::from_static(malformed.reason.as_bytes());
-                link.origin.offer(segments, record, step.charge, core.now);
+                link.origin.offer(chunks, record, step.charge, core.now);
                 settle(shared, link);
                 *offered += 1;
             }
             Item::Command(Command::Ping { context, .. }) => {
                 let mut frame = Vec::new();
                 write_pong(&context, &mut frame);
-                lanes::post(shared, target, Post::Command { link: at, frame: frame.into() });
+                lanes::post(shared, &link.target, Post::Command { link: at, frame: frame.into() });
             }
             Item::Command(Command::Channels { list, .. }) => {
-                let list = CompletionCommand::Channels { target: target.clone(), link: at, list };
+                let list = CompletionCommand::Channels { target: link.target.clone(), link: at, list };
                 // Should the mailbox be full, the peer's next list tells the same and more.
                 let _ = shared.completion.command(list);
             }
@@ -1310,7 +1467,20 @@ fn decode(
     }
 }
 
+/// One more record of this attach was decoded; the peer is told how many with the next heartbeat.
+#[inline]
+fn note_decoded(link: &mut Link) {
+    if let Some(conn) = &mut link.conn {
+        conn.decoded += 1;
+        // After the loss it is told to nobody, and the next link may have begun to count.
+        if conn.ending.is_none() {
+            link.target.decoded.set(conn.decoded);
+        }
+    }
+}
+
 /// Whether a record of this charge may be taken in now. If not, the link is parked.
+#[inline]
 fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
     settle(shared, link);
     match link.origin.admits(charge) {
@@ -1374,7 +1544,7 @@ fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
     }
     let owned = || {
         let owned = core.owned();
-        owned > 0 && owned + head.charge() > shared.plan.max_owned_bytes
+        owned > 0 && owned + head.charge > shared.plan.max_owned_bytes
     };
     if owned() {
         shared.short.raise();
@@ -1412,8 +1582,13 @@ impl<'a> Pruned<'a> {
 }
 
 /// Returns permits, wakes shards whose tickets were granted, and has a crossing told to the peers.
+#[inline]
 fn release_permits(shared: &HostShared, shard: ShardId, n: u32, now: Instant) {
-    let outcome = shared.gate.release(shard, n, now);
+    shared.gate.release_and_tell(shard, n, now, |outcome| tell(shared, outcome));
+}
+
+#[cold]
+fn tell(shared: &HostShared, outcome: gate::Outcome) {
     for shard in outcome.wake.iter() {
         shared.port(shard).wake.wake();
     }

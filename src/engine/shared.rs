@@ -288,6 +288,12 @@ pub struct HostShared {
     pub owned: Level,
     /// What receive queues hold above their marks to take one larger record each.
     pub oversize: Room,
+    /// The mark of receive queues that have none of their own, as of the last census; 0 = unlimited.
+    pub receive_mark: Gauge,
+    /// What the marks of the present links are a division of, in bytes.
+    pub budget: Gauge,
+    /// The least marks of the present links need more than the budget.
+    pub insufficient: Latch,
     /// Replies to all peers that they have not taken.
     pub replies: Room,
     /// What names stand for.
@@ -300,7 +306,7 @@ pub struct HostShared {
     pub life: Epoch,
     /// See [`Counts`].
     pub counts: Counts,
-    /// Somebody waits for a host-wide bound: request slots, owned bytes, the oversize budget.
+    /// Somebody waits for a host-wide bound: request slots, owned bytes, the oversize budget, the mark of replies.
     pub short: Latch,
     /// Rings of handles in use.
     pub caller_rings: Gauge,
@@ -396,6 +402,9 @@ impl HostShared {
             slots: Room::new(plan.request_slots, u64::MAX),
             hold: Arc::new(Room::new(u32::MAX, plan.reply.hold)),
             owned: Level::default(),
+            receive_mark: Gauge::new(plan.receive_mark),
+            budget: Gauge::new(plan.hwm.budget),
+            insufficient: Latch::new(),
             replies: Room::new(u32::MAX, plan.reply.host),
             routes: Published::new(Arc::new(Routes::default())),
             shards: ports,

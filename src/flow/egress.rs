@@ -1,7 +1,7 @@
 //! What one lane still has to write, and what becomes of it.
 //!
 //! Owns, from [`Egress::push`] until the last byte is reported by [`Egress::written`]: each
-//! record's bytes, and whatever its owner must remember of it (`R`) with its charge. Heads and
+//! record's bytes, its charge, and what its owner must remember of it besides (`R`). Heads and
 //! small payloads are copied into one run of bytes; large payloads are kept and written from where
 //! they are.
 //!
@@ -18,7 +18,7 @@
 //! push and leaves the record where it is accounted; commands have [`COMMANDS_MAX`], above which a
 //! push is refused. Empty, it owns no memory.
 
-use std::collections::{VecDeque, vec_deque};
+use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
@@ -47,7 +47,25 @@ pub struct BatchLimit {
     pub bytes: usize,
 }
 
-/// The send queue of one lane. `R` is what its owner remembers of a record that is not yet written.
+/// What follows a head.
+#[derive(Clone, Debug)]
+pub enum Body<'a> {
+    /// Copied behind the head, one piece after the other.
+    Copied(&'a [u8], &'a [u8]),
+    /// Written from where it is; not empty.
+    Kept(Bytes),
+}
+
+impl<'a> Body<'a> {
+    /// As its size demands; see [`COPY_MAX`].
+    #[inline]
+    pub fn of(payload: &'a Bytes) -> Body<'a> {
+        if payload.len() <= COPY_MAX { Body::Copied(payload, &[]) } else { Body::Kept(payload.clone()) }
+    }
+}
+
+/// The send queue of one lane. `R` is what its owner remembers of a record that is not yet written, besides
+/// its bytes.
 #[derive(Debug)]
 pub struct Egress<R> {
     entries: VecDeque<Entry<R>>,
@@ -65,9 +83,18 @@ pub struct Egress<R> {
 
 #[derive(Debug)]
 struct Entry<R> {
-    record: R,
+    keep: R,
     charge: u64,
-    len: usize,
+    /// Bytes in the staging, then bytes of a large payload.
+    staged: usize,
+    large: usize,
+}
+
+impl<R> Entry<R> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.staged + self.large
+    }
 }
 
 /// A payload that is written from where it is, and the staged bytes that go out before it.
@@ -98,35 +125,30 @@ impl<R> Egress<R> {
         }
     }
 
-    /// Queues a record: `head` appends what precedes the payload (at least one byte), `payload`
-    /// names the payload within the record. `charge` is reported back with it. Ask
-    /// [`Egress::room`] first: nothing is refused here.
+    /// Queues a record: `head` appends what precedes its body (at least one byte). `keep` and `charge` are
+    /// reported back with it. Ask [`Egress::room`] first: nothing is refused here.
     #[inline]
-    pub fn push(
-        &mut self,
-        record: R,
-        charge: u64,
-        head: impl FnOnce(&R, &mut Vec<u8>),
-        payload: impl FnOnce(&R) -> &Bytes,
-    ) {
-        let bytes = payload(&record);
-        let len = if bytes.len() <= COPY_MAX {
-            let len = self.staging.append(HEAD_ROOM + bytes.len(), |out| {
-                head(&record, out);
-                out.extend_from_slice(bytes);
-            });
-            self.trailing += len;
-            len
-        } else {
-            let head = self.staging.append(HEAD_ROOM, |out| head(&record, out));
-            let len = head + bytes.len();
-            self.large.push_back(Large { after: self.trailing + head, bytes: bytes.clone() });
-            self.trailing = 0;
-            len
+    pub fn push(&mut self, keep: R, charge: u64, head: impl FnOnce(&mut Vec<u8>), body: Body<'_>) {
+        let (staged, large) = match body {
+            Body::Copied(first, rest) => {
+                let staged = self.staging.append(HEAD_ROOM + first.len() + rest.len(), |out| {
+                    head(out);
+                    out.extend_from_slice(first);
+                    out.extend_from_slice(rest);
+                });
+                self.trailing += staged;
+                (staged, 0)
+            }
+            Body::Kept(bytes) => {
+                let (staged, large) = (self.staging.append(HEAD_ROOM, head), bytes.len());
+                self.large.push_back(Large { after: self.trailing + staged, bytes });
+                self.trailing = 0;
+                (staged, large)
+            }
         };
-        debug_assert!(len > 0, "a record without a byte would never be finished");
-        self.pending += len;
-        self.entries.push_back(Entry { record, charge, len });
+        debug_assert!(staged > 0, "a record without a byte would never be finished");
+        self.pending += staged + large;
+        self.entries.push_back(Entry { keep, charge, staged, large });
         self.check();
     }
 
@@ -149,7 +171,7 @@ impl<R> Egress<R> {
     pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
         let mut gather = Gather { out, used: 0, commands: &self.commands[self.commands_written..], before: 0 };
         if self.front_written > 0 {
-            gather.before = self.entries.front().map_or(0, |front| front.len - self.front_written);
+            gather.before = self.entries.front().map_or(0, |front| front.len() - self.front_written);
         }
         let mut cursor = self.staging.start();
         let runs = self.large.iter().map(|large| (large.after, &large.bytes[..]));
@@ -188,14 +210,14 @@ impl<R> Egress<R> {
                 debug_assert!(false, "{left} bytes more than there were");
                 break;
             };
-            let step = left.min(front.len - self.front_written);
+            let step = left.min(front.len() - self.front_written);
             self.front_written += step;
             of_records += step;
             left -= step;
-            if self.front_written == front.len {
+            if self.front_written == front.len() {
                 self.front_written = 0;
                 if let Some(entry) = self.entries.pop_front() {
-                    done(entry.record, entry.charge);
+                    done(entry.keep, entry.charge);
                 }
             }
         }
@@ -241,15 +263,33 @@ impl<R> Egress<R> {
         self.staging.rest();
     }
 
-    /// The link is gone: takes everything out and throws the bytes away. The record that was begun
-    /// may have reached the peer or not and must not be sent again; those not begun come back
-    /// whole, in order. Commands are forgotten: they were about that link.
+    /// The link is gone: takes everything out. The record that was begun may have reached the peer or
+    /// not and must not be sent again; those not begun come back with their bytes, in order. Commands are
+    /// forgotten: they were about that link.
     pub fn detach(&mut self) -> Detached<R> {
         let mut gone = std::mem::take(self);
-        let begun = if gone.front_written > 0 { gone.entries.pop_front() } else { None };
+        let mut cursor = gone.staging.start();
+        let mut begun = None;
+        if gone.front_written > 0
+            && let Some(front) = gone.entries.pop_front()
+        {
+            gone.staging.copy(&mut cursor, front.staged.saturating_sub(gone.front_written));
+            if front.large > 0 {
+                gone.large.pop_front();
+            }
+            begun = Some((front.keep, front.charge));
+        }
         #[cfg(afflux_mutation = "egress_loses_unbegun")]
-        gone.entries.pop_front();
-        Detached { begun: begun.map(|e| (e.record, e.charge)), unbegun: Unbegun(gone.entries.into_iter()) }
+        if let Some(lost) = gone.entries.pop_front() {
+            gone.staging.copy(&mut cursor, lost.staged);
+        }
+        let mut unbegun = Vec::with_capacity(gone.entries.len());
+        for entry in gone.entries {
+            let bytes = gone.staging.copy(&mut cursor, entry.staged);
+            let large = if entry.large > 0 { gone.large.pop_front().map(|large| large.bytes) } else { None };
+            unbegun.push(Unbegun { keep: entry.keep, charge: entry.charge, bytes, large });
+        }
+        Detached { begun, unbegun }
     }
 
     /// Nothing to write.
@@ -269,7 +309,7 @@ impl<R> Egress<R> {
 
     /// Bytes of the front record that are out, of how many; `None` between two records.
     pub fn begun(&self) -> Option<(usize, usize)> {
-        (self.front_written > 0).then(|| self.entries.front().map(|e| (self.front_written, e.len))).flatten()
+        (self.front_written > 0).then(|| self.entries.front().map(|e| (self.front_written, e.len()))).flatten()
     }
 
     /// Whether one more record may be staged: both bounds are not yet reached.
@@ -285,7 +325,7 @@ impl<R> Egress<R> {
 
     #[inline]
     fn check(&self) {
-        debug_assert!(self.entries.front().map_or(self.front_written == 0, |e| self.front_written < e.len));
+        debug_assert!(self.entries.front().map_or(self.front_written == 0, |e| self.front_written < e.len()));
         debug_assert!(self.front_written == 0 || self.commands_written == 0);
         debug_assert!(self.commands_written < self.commands.len() || self.commands.is_empty());
         debug_assert_eq!(
@@ -339,34 +379,29 @@ impl<'a> Gather<'a, '_> {
 pub struct Detached<R> {
     /// The record of which a part was written: lost on detach, never sent twice.
     pub begun: Option<(R, u64)>,
-    /// Records of which nothing was written, with their charges, oldest first.
-    pub unbegun: Unbegun<R>,
+    /// Records of which nothing was written, oldest first.
+    pub unbegun: Vec<Unbegun<R>>,
 }
 
-/// Iterates over the records of which nothing was written.
+/// A record of which nothing was written.
 #[derive(Debug)]
-pub struct Unbegun<R>(vec_deque::IntoIter<Entry<R>>);
-
-impl<R> Iterator for Unbegun<R> {
-    type Item = (R, u64);
-
-    fn next(&mut self) -> Option<(R, u64)> {
-        self.0.next().map(|e| (e.record, e.charge))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
-    }
+pub struct Unbegun<R> {
+    /// What its owner remembers.
+    pub keep: R,
+    /// Its charge.
+    pub charge: u64,
+    /// Head and small payload, as they would have been written.
+    pub bytes: Vec<u8>,
+    /// A large payload.
+    pub large: Option<Bytes>,
 }
-
-impl<R> ExactSizeIterator for Unbegun<R> {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn push(egress: &mut Egress<(u32, Bytes)>, id: u32, head: &[u8], payload: Bytes) {
-        egress.push((id, payload), u64::from(id) * 10, |_, out| out.extend_from_slice(head), |r| &r.1);
+    fn push(egress: &mut Egress<u32>, id: u32, head: &[u8], payload: Bytes) {
+        egress.push(id, u64::from(id) * 10, |out| out.extend_from_slice(head), Body::of(&payload));
     }
 
     fn next_bytes<R>(egress: &Egress<R>, slices: usize) -> Vec<u8> {
@@ -375,9 +410,9 @@ mod tests {
         out[..n].iter().flat_map(|s| s.to_vec()).collect()
     }
 
-    fn done<R>(egress: &mut Egress<(u32, R)>, n: usize) -> Vec<(u32, u64)> {
+    fn done(egress: &mut Egress<u32>, n: usize) -> Vec<(u32, u64)> {
         let mut out = Vec::new();
-        egress.written(n, |record, charge| out.push((record.0, charge)));
+        egress.written(n, |id, charge| out.push((id, charge)));
         out
     }
 
@@ -430,7 +465,7 @@ mod tests {
 
     #[test]
     fn commands_go_out_alone_and_have_a_bound() {
-        let mut egress = Egress::<(u32, Bytes)>::new();
+        let mut egress = Egress::<u32>::new();
         assert!(egress.push_raw(&[0; COMMANDS_MAX + 1]), "one of any size passes");
         assert!(!egress.push_raw(b"x"));
         assert!(!egress.is_empty());
@@ -447,11 +482,18 @@ mod tests {
         for id in 1..=3 {
             push(&mut egress, id, b"head", Bytes::from_static(b"payload"));
         }
+        let large = vec![9; COPY_MAX + 1];
+        push(&mut egress, 4, b"head", large.clone().into());
         assert!(egress.push_raw(b"PING"));
         assert_eq!(done(&mut egress, 4 + 11 + 1), [(1, 10)]);
         let Detached { begun, unbegun } = egress.detach();
-        assert_eq!(begun.map(|(r, charge)| (r.0, charge)), Some((2, 20)));
-        assert_eq!(unbegun.map(|(r, charge)| (r.0, r.1.len(), charge)).collect::<Vec<_>>(), [(3, 7, 30)]);
+        assert_eq!(begun, Some((2, 20)));
+        assert_eq!(unbegun.len(), 2);
+        assert_eq!((unbegun[0].keep, unbegun[0].charge, &unbegun[0].bytes[..]), (3, 30, &b"headpayload"[..]));
+        assert_eq!(
+            (unbegun[1].keep, &unbegun[1].bytes[..], unbegun[1].large.as_deref()),
+            (4, &b"head"[..], Some(&large[..]))
+        );
         assert!(egress.is_empty());
         assert_eq!((egress.pending_bytes(), egress.staging_capacity()), (0, 0));
     }

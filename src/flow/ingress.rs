@@ -87,13 +87,15 @@ pub enum Spend<K> {
     },
 }
 
-/// From whom to claim one record now.
+/// From whom to claim now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pick<K> {
     /// The origin.
     pub origin: OriginKey,
     /// The permit.
     pub spend: Spend<K>,
+    /// How many records may be claimed of it before anybody else's turn comes; at least 1.
+    pub run: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -266,39 +268,44 @@ impl<K: Copy> Ingress<K> {
                 State::Ticketed(ticket) => Some(ticket),
                 _ => None,
             };
-            return Some(Pick { origin: OriginKey(head), spend: Spend::Acquired { cancel } });
+            // Who waits alone is passed by nobody, whatever the order.
+            let alone = cancel.is_none() && self.ready.len == 1 && self.ticketed.len == 0;
+            let queued = self.sources[head as usize].queued;
+            let run = if alone { queued.min(self.acquired).min(self.budget) } else { 1 };
+            return Some(Pick { origin: OriginKey(head), spend: Spend::Acquired { cancel }, run });
         }
         match self.sources.get(self.ticketed.head as usize)?.state {
             State::Ticketed(redeem) if self.granted > 0 => {
-                Some(Pick { origin: OriginKey(self.ticketed.head), spend: Spend::Grant { redeem } })
+                Some(Pick { origin: OriginKey(self.ticketed.head), spend: Spend::Grant { redeem }, run: 1 })
             }
             _ => None,
         }
     }
 
-    /// One record was claimed as [`Ingress::next`] said.
-    pub fn claimed(&mut self, pick: Pick<K>, now: Instant) {
+    /// `records` were claimed as [`Ingress::next`] said: at least one, and at most its run.
+    pub fn claimed(&mut self, pick: Pick<K>, records: u32, now: Instant) {
+        debug_assert!((1..=pick.run).contains(&records));
         let origin = pick.origin;
         self.leave(origin);
-        self.budget -= 1;
+        self.budget -= records;
         let quantum = match (pick.spend, self.order) {
             (Spend::Grant { .. }, _) => {
                 self.granted -= 1;
                 1
             }
             (Spend::Acquired { .. }, TurnOrder::OldestFirst) => {
-                self.acquired -= 1;
+                self.acquired -= records;
                 1
             }
             (Spend::Acquired { .. }, TurnOrder::EqualTurns { quantum }) => {
-                self.acquired -= 1;
+                self.acquired -= records;
                 quantum
             }
         };
         let source = &mut self.sources[origin.index()];
         source.state = State::Idle;
-        source.queued -= 1;
-        source.turn += 1;
+        source.queued -= records;
+        source.turn += records;
         source.progress.served(now, source.queued > 0);
         if source.queued == 0 {
             source.turn = 0;
@@ -478,7 +485,7 @@ mod tests {
     fn claims(ingress: &mut Ingress<u32>, now: Instant) -> Vec<u32> {
         let mut out = Vec::new();
         while let Some(pick) = ingress.next() {
-            ingress.claimed(pick, now);
+            ingress.claimed(pick, 1, now);
             out.push(pick.origin.0);
         }
         out
@@ -542,7 +549,7 @@ mod tests {
 
         ingress.granted(2);
         let pick = ingress.next().unwrap();
-        assert_eq!(pick, Pick { origin: OriginKey(2), spend: Spend::Grant { redeem: 102 } });
+        assert_eq!(pick, Pick { origin: OriginKey(2), spend: Spend::Grant { redeem: 102 }, run: 1 });
         assert_eq!(claims(&mut ingress, Instant(4)), [2, 0]);
         assert_eq!(file(&mut ingress), [2, 0], "one grant is one record; back to the tail");
         ingress.granted(3);
@@ -559,12 +566,34 @@ mod tests {
         ingress.acquired(1);
         assert_eq!(ingress.to_file(), None, "first spend it");
         let pick = ingress.next().unwrap();
-        assert_eq!(pick, Pick { origin: OriginKey(0), spend: Spend::Acquired { cancel: Some(100) } });
-        ingress.claimed(pick, NOW);
+        assert_eq!(pick, Pick { origin: OriginKey(0), spend: Spend::Acquired { cancel: Some(100) }, run: 1 });
+        ingress.claimed(pick, 1, NOW);
         assert_eq!(ingress.waiting(), (1, 0));
         ingress.granted(1);
         assert_eq!(ingress.next(), None, "the cancelled ticket was granted all the same: nobody can redeem it");
         assert_eq!(ingress.finish(), 1);
+    }
+
+    #[test]
+    fn who_waits_alone_is_claimed_from_in_one_run_and_nobody_else() {
+        let mut ingress = ingress(TurnOrder::OldestFirst, 2);
+        let run = |ingress: &Ingress<u32>| ingress.next().map(|pick| pick.run);
+        ingress.offered(OriginKey(0), 10, NOW);
+        ingress.begin(6);
+        ingress.acquired(20);
+        assert_eq!(run(&ingress), Some(6), "the budget");
+        ingress.claimed(ingress.next().unwrap(), 6, NOW);
+        assert_eq!(ingress.finish(), 14);
+        ingress.begin(64);
+        ingress.acquired(3);
+        assert_eq!(run(&ingress), Some(3), "the permits");
+        ingress.offered(OriginKey(1), 1, NOW);
+        assert_eq!(run(&ingress), Some(1), "somebody waits behind it");
+        assert_eq!(claims(&mut ingress, NOW), [0, 1, 0]);
+        ingress.acquired(64);
+        assert_eq!(run(&ingress), Some(2), "what it has");
+        ingress.claimed(ingress.next().unwrap(), 1, NOW);
+        assert_eq!(run(&ingress), Some(1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! routes, so that every one of them is tested alone on a virtual clock. The one that threads share
 //! is [`target`], which is made of the floor below.
 
+pub mod backlog;
 pub mod backoff;
 pub mod egress;
 pub mod ingress;

@@ -11,72 +11,11 @@
 //!
 //! When full, [`Origin::admits`] says no: the record stays where it is (undecoded, in the kernel, at
 //! the sender) and the source parks, until a claim brings the queue down to the low mark or empties
-//! it. An empty queue owns no memory: its records lie in segments of the shard's [`SegmentPool`].
+//! it. Complete records lie in a [`Backlog`].
 
-use std::collections::VecDeque;
-
+use super::backlog::{Backlog, ChunkPool, Head, Popped};
 use crate::base::record::Record;
 use crate::base::time::Instant;
-
-/// Records per segment: about 3 KiB, so that an origin that holds one record costs little, and a
-/// long queue few allocations.
-pub const SEGMENT_RECORDS: usize = 32;
-
-#[derive(Debug)]
-struct Entry {
-    record: Record,
-    charge: u64,
-    arrived: Instant,
-}
-
-/// Never grows: a segment takes [`SEGMENT_RECORDS`] entries from the pool to its return.
-type Segment = VecDeque<Entry>;
-
-/// The segments of one shard's origins.
-#[derive(Debug)]
-pub struct SegmentPool {
-    free: Vec<Segment>,
-    retain: usize,
-    in_use: usize,
-}
-
-impl SegmentPool {
-    /// Keeps at most `retain` segments that nobody uses; more are given back to the allocator. How
-    /// many are in use is bounded by the marks: a segment in use holds at least one record.
-    pub fn new(retain: usize) -> Self {
-        SegmentPool { free: Vec::new(), retain, in_use: 0 }
-    }
-
-    fn take(&mut self) -> Segment {
-        self.in_use += 1;
-        self.free.pop().unwrap_or_else(|| Segment::with_capacity(SEGMENT_RECORDS))
-    }
-
-    fn give(&mut self, segment: Segment) {
-        debug_assert!(segment.is_empty());
-        if segment.capacity() > 0 {
-            self.in_use -= 1;
-            if self.free.len() < self.retain {
-                self.free.push(segment);
-            }
-        }
-    }
-
-    /// Segments that hold records.
-    pub fn in_use(&self) -> usize {
-        self.in_use
-    }
-
-    /// Segments kept for reuse.
-    pub fn kept(&self) -> usize {
-        self.free.len()
-    }
-
-    /// Memory of one segment, for the ledger.
-    pub const fn segment_bytes() -> usize {
-        SEGMENT_RECORDS * size_of::<Entry>()
-    }
-}
 
 /// Whether a record of some charge may be taken in now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,14 +30,11 @@ pub enum Admit {
 }
 
 /// A record that left its queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Claimed {
-    /// The record; no queue accounts for it any more.
-    pub record: Record,
-    /// With what it was accounted.
-    pub charge: u64,
-    /// When it was complete in the queue.
-    pub arrived: Instant,
+    /// The record, its charge, and as its stamp when it was complete in the queue; no queue accounts for it
+    /// any more.
+    pub popped: Popped,
     /// Bytes to be given back to the host's oversize budget.
     pub drawn: u64,
     /// The source was parked and is to be told to go on. Said once per parking.
@@ -119,10 +55,7 @@ pub struct Drained {
 /// The receive queue of one source.
 #[derive(Debug)]
 pub struct Origin {
-    /// In front of `tail`, every one full but for what was claimed of the first.
-    full: VecDeque<Segment>,
-    tail: Segment,
-    len: usize,
+    queue: Backlog,
     /// 0: unlimited.
     mark: u64,
     complete: u64,
@@ -150,17 +83,7 @@ impl Assembly {
 impl Origin {
     /// An empty queue with the given high-water mark in bytes of charge; 0 means unlimited.
     pub fn new(mark: u64) -> Self {
-        Origin {
-            full: VecDeque::new(),
-            tail: Segment::new(),
-            len: 0,
-            mark,
-            complete: 0,
-            assembly: None,
-            oversize: None,
-            parked: false,
-            peak: 0,
-        }
+        Origin { queue: Backlog::new(), mark, complete: 0, assembly: None, oversize: None, parked: false, peak: 0 }
     }
 
     /// Whether a record of `charge` may be taken in now. Changes nothing.
@@ -169,7 +92,7 @@ impl Origin {
             return Admit::Yes;
         }
         #[cfg(not(afflux_mutation = "origin_oversize_twice"))]
-        let alone = self.len == 0 && self.assembly.is_none_or(|assembly| assembly.exceeds.is_none());
+        let alone = self.queue.is_empty() && self.assembly.is_none_or(|assembly| assembly.exceeds.is_none());
         #[cfg(afflux_mutation = "origin_oversize_twice")]
         let alone = self.assembly.is_none_or(|assembly| assembly.exceeds.is_none());
         if charge > self.mark && alone { Admit::Oversize } else { Admit::No }
@@ -211,9 +134,25 @@ impl Origin {
 
     /// Takes in a complete record that was admitted, with the charge it was admitted with. If one
     /// was in assembly, it is this one.
-    pub fn offer(&mut self, pool: &mut SegmentPool, record: Record, charge: u64, now: Instant) {
+    pub fn offer(&mut self, pool: &mut ChunkPool, record: Record, charge: u64, now: Instant) {
         #[cfg(afflux_mutation = "origin_charge_payload_only")]
         let charge = record.payload.len() as u64;
+        self.account(charge);
+        self.queue.push(pool, record, charge, now.0);
+    }
+
+    /// As [`Origin::offer`], of a small record that lies in a block that was read: its bytes are the method and
+    /// behind its `method_len` bytes the payload; `head` has its charge and the present.
+    #[inline]
+    pub fn offer_bytes(&mut self, pool: &mut ChunkPool, head: &Head, method_len: u8, bytes: &[u8]) {
+        #[cfg(afflux_mutation = "origin_charge_payload_only")]
+        let head = &Head { charge: bytes.len() as u64, ..*head };
+        self.account(head.charge);
+        self.queue.push_bytes(pool, head, method_len, bytes);
+    }
+
+    #[inline]
+    fn account(&mut self, charge: u64) {
         match self.assembly.take() {
             Some(assembly) if assembly.exceeds.is_some() => {
                 self.oversize = Some(assembly.drawn_at(assembly.arrived));
@@ -226,50 +165,39 @@ impl Origin {
                 }
             }
         }
-        if self.tail.len() == self.tail.capacity() {
-            let filled = std::mem::replace(&mut self.tail, pool.take());
-            if !filled.is_empty() {
-                self.full.push_back(filled);
-            }
-        }
-        self.tail.push_back(Entry { record, charge, arrived: now });
-        self.len += 1;
         self.complete += charge;
         self.note_peak();
     }
 
     /// Takes the oldest complete record out, which ends its accounting.
-    pub fn claim(&mut self, pool: &mut SegmentPool) -> Option<Claimed> {
-        let segment = self.full.front_mut().unwrap_or(&mut self.tail);
-        let Entry { record, charge, arrived } = segment.pop_front()?;
-        if segment.is_empty() {
-            let emptied = self.full.pop_front().unwrap_or_else(|| std::mem::take(&mut self.tail));
-            pool.give(emptied);
-        }
-        self.len -= 1;
-        self.complete -= charge;
-        if self.len == 0 {
-            self.full = VecDeque::new();
-        }
-        let drawn = self.oversize.take().unwrap_or(0);
-        let resume = self.parked && (self.len == 0 || self.outstanding() <= self.low_mark());
-        self.parked &= !resume;
-        Some(Claimed { record, charge, arrived, drawn, resume })
+    pub fn claim(&mut self, pool: &mut ChunkPool) -> Option<Claimed> {
+        let mut claimed = Claimed::default();
+        self.claim_into(pool, &mut claimed).then_some(claimed)
     }
 
-    /// The oldest complete record, to see whether it may be claimed now.
-    pub fn head(&self) -> Option<&Record> {
-        self.front().map(|entry| &entry.record)
+    /// The same, into a place that is used again and again. False, and nothing done, if there is none.
+    #[inline]
+    pub fn claim_into(&mut self, pool: &mut ChunkPool, into: &mut Claimed) -> bool {
+        if !self.queue.pop_into(pool, &mut into.popped) {
+            return false;
+        }
+        self.complete -= into.popped.charge;
+        into.drawn = self.oversize.take().unwrap_or(0);
+        into.resume = self.parked && (self.queue.is_empty() || self.outstanding() <= self.low_mark());
+        self.parked &= !into.resume;
+        true
+    }
+
+    /// What the oldest complete record is, to see whether it may be claimed now.
+    #[inline]
+    pub fn head(&self) -> Option<Head> {
+        self.queue.front()
     }
 
     /// When the oldest complete record came, to the instant that [`Origin::offer`] was told: the
     /// engine reads its clock once per turn, so records of one turn have the same age.
     pub fn oldest(&self) -> Option<Instant> {
-        self.front().map(|entry| entry.arrived)
-    }
-
-    fn front(&self) -> Option<&Entry> {
-        self.full.front().unwrap_or(&self.tail).front()
+        self.queue.front().map(|head| Instant(head.stamp))
     }
 
     /// The source stops because its next record is not admitted; a later claim or a raised mark
@@ -277,7 +205,7 @@ impl Origin {
     /// must not stop on this queue's account.
     #[must_use = "a source that parks on an empty queue is never woken"]
     pub fn park(&mut self) -> bool {
-        self.parked = self.len > 0;
+        self.parked = !self.queue.is_empty();
         self.parked
     }
 
@@ -303,26 +231,26 @@ impl Origin {
     }
 
     /// Takes everything out, for a source that is gone; also forgets the record in assembly.
-    pub fn drain(&mut self, pool: &mut SegmentPool, mut each: impl FnMut(Record)) -> Drained {
+    pub fn drain(&mut self, pool: &mut ChunkPool, mut each: impl FnMut(Record)) -> Drained {
         self.parked = false;
         let mut drained = Drained { drawn: self.abandon(), ..Drained::default() };
         while let Some(claimed) = self.claim(pool) {
             drained.records += 1;
-            drained.bytes += claimed.charge;
+            drained.bytes += claimed.popped.charge;
             drained.drawn += claimed.drawn;
-            each(claimed.record);
+            each(claimed.popped.record);
         }
         drained
     }
 
     /// Complete records.
     pub fn len(&self) -> usize {
-        self.len
+        self.queue.len()
     }
 
     /// No complete record.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.queue.is_empty()
     }
 
     /// Bytes of charge, complete and in assembly: what the mark is compared with.
@@ -385,7 +313,7 @@ mod tests {
         }
     }
 
-    fn offer(origin: &mut Origin, pool: &mut SegmentPool, payload: usize) {
+    fn offer(origin: &mut Origin, pool: &mut ChunkPool, payload: usize) {
         let record = record(payload);
         let charge = record.charge();
         origin.offer(pool, record, charge, Instant(payload as u64));
@@ -393,7 +321,7 @@ mod tests {
 
     #[test]
     fn empty_records_are_bounded_by_their_overhead() {
-        let (mut origin, mut pool) = (Origin::new(640), SegmentPool::new(1));
+        let (mut origin, mut pool) = (Origin::new(640), ChunkPool::new(1));
         for _ in 0..10 {
             assert_eq!(origin.admits(64), Admit::Yes);
             offer(&mut origin, &mut pool, 0);
@@ -404,14 +332,14 @@ mod tests {
 
     #[test]
     fn exactly_one_record_larger_than_the_mark_and_none_beside_it() {
-        let (mut origin, mut pool) = (Origin::new(1000), SegmentPool::new(1));
+        let (mut origin, mut pool) = (Origin::new(1000), ChunkPool::new(1));
         assert_eq!(origin.admits(5064), Admit::Oversize);
         assert_eq!(origin.excess(5064), 4064);
         offer(&mut origin, &mut pool, 5000);
         assert_eq!(origin.admits(5064), Admit::No);
         assert_eq!(origin.admits(64), Admit::No);
         let claimed = origin.claim(&mut pool).unwrap();
-        assert_eq!((claimed.drawn, claimed.charge), (4064, 5064));
+        assert_eq!((claimed.drawn, claimed.popped.charge), (4064, 5064));
         assert_eq!(origin.admits(5064), Admit::Oversize);
         offer(&mut origin, &mut pool, 0);
         assert_eq!(origin.admits(5064), Admit::No, "a complete record is there");
@@ -423,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_large_record_is_drawn_as_it_arrives() {
-        let (mut origin, mut pool) = (Origin::new(1000), SegmentPool::new(1));
+        let (mut origin, mut pool) = (Origin::new(1000), ChunkPool::new(1));
         assert_eq!(origin.draw(100), 0);
         origin.reserve(5064);
         assert_eq!(origin.outstanding(), 5064);
@@ -440,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_record_in_assembly_counts_whole() {
-        let (mut origin, mut pool) = (Origin::new(1000), SegmentPool::new(1));
+        let (mut origin, mut pool) = (Origin::new(1000), ChunkPool::new(1));
         origin.reserve(800);
         assert_eq!(origin.admits(201), Admit::No);
         assert_eq!(origin.admits(200), Admit::Yes);
@@ -451,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_parked_source_is_told_once_at_the_low_mark() {
-        let (mut origin, mut pool) = (Origin::new(641), SegmentPool::new(1));
+        let (mut origin, mut pool) = (Origin::new(641), ChunkPool::new(1));
         for _ in 0..10 {
             offer(&mut origin, &mut pool, 0);
         }
@@ -464,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_parked_source_is_told_when_the_queue_is_empty_whatever_is_in_assembly() {
-        let (mut origin, mut pool) = (Origin::new(1000), SegmentPool::new(1));
+        let (mut origin, mut pool) = (Origin::new(1000), ChunkPool::new(1));
         offer(&mut origin, &mut pool, 100);
         origin.reserve(800);
         assert!(origin.park());
@@ -475,7 +403,7 @@ mod tests {
 
     #[test]
     fn moving_the_mark_evicts_nothing_and_a_raise_wakes() {
-        let (mut origin, mut pool) = (Origin::new(640), SegmentPool::new(1));
+        let (mut origin, mut pool) = (Origin::new(640), ChunkPool::new(1));
         for _ in 0..10 {
             offer(&mut origin, &mut pool, 0);
         }
@@ -492,26 +420,21 @@ mod tests {
     }
 
     #[test]
-    fn segments_go_back_and_only_some_are_kept() {
-        let (mut origin, mut pool) = (Origin::new(0), SegmentPool::new(2));
-        for payload in 0..5 * SEGMENT_RECORDS {
+    fn records_keep_their_order_and_their_instants() {
+        let (mut origin, mut pool) = (Origin::new(0), ChunkPool::new(2));
+        for payload in 0..300 {
             offer(&mut origin, &mut pool, payload);
         }
-        assert_eq!(pool.in_use(), 5);
-        for payload in 0..5 * SEGMENT_RECORDS {
+        for payload in 0..300 {
             assert_eq!(origin.oldest(), Some(Instant(payload as u64)));
-            assert_eq!(origin.claim(&mut pool).unwrap().record.payload.len(), payload);
+            assert_eq!(origin.claim(&mut pool).unwrap().popped.record.payload.len(), payload);
         }
         assert!(origin.claim(&mut pool).is_none());
-        assert_eq!((pool.in_use(), pool.kept()), (0, 2));
-        assert_eq!((origin.tail.capacity(), origin.full.capacity()), (0, 0));
-        offer(&mut origin, &mut pool, 0);
-        assert_eq!((pool.in_use(), pool.kept()), (1, 1));
     }
 
     #[test]
     fn a_record_that_will_never_be_whole_is_forgotten_alone() {
-        let (mut origin, mut pool) = (Origin::new(1000), SegmentPool::new(0));
+        let (mut origin, mut pool) = (Origin::new(1000), ChunkPool::new(0));
         offer(&mut origin, &mut pool, 100);
         origin.reserve(500);
         assert_eq!(origin.abandon(), 0);
@@ -524,12 +447,12 @@ mod tests {
         assert_eq!(origin.abandon(), 0);
         offer(&mut origin, &mut pool, 100);
         let claimed = origin.claim(&mut pool).unwrap();
-        assert_eq!((claimed.charge, claimed.drawn), (164, 0), "the next record is none of its kin");
+        assert_eq!((claimed.popped.charge, claimed.drawn), (164, 0), "the next record is none of its kin");
     }
 
     #[test]
     fn drain_gives_back_what_was_drawn_and_held() {
-        let (mut origin, mut pool) = (Origin::new(1000), SegmentPool::new(0));
+        let (mut origin, mut pool) = (Origin::new(1000), ChunkPool::new(0));
         offer(&mut origin, &mut pool, 3000);
         let mut seen = 0;
         assert_eq!(origin.drain(&mut pool, |_| seen += 1), Drained { records: 1, bytes: 3064, drawn: 2064 });

@@ -85,6 +85,19 @@ impl Staging {
         }
     }
 
+    /// A copy of the `n` bytes from `cursor` on; moves the cursor behind them.
+    pub(super) fn copy(&self, cursor: &mut Cursor, n: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(n);
+        while out.len() < n {
+            let piece = self.piece(cursor, n - out.len());
+            if piece.is_empty() {
+                break;
+            }
+            out.extend_from_slice(piece);
+        }
+        out
+    }
+
     /// Takes `n` bytes from the front.
     pub(super) fn skip(&mut self, mut n: usize) {
         debug_assert!(n <= self.len);

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::backlog::{Backlog, ChunkPool};
 use super::egress::Egress;
 use super::reader::Reader;
 use super::transport::Transport;
@@ -109,6 +110,23 @@ impl<R> Writer<R> {
 impl<R> fmt::Debug for Writer<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer").field("transport", &self.transport).field("written", &self.written).finish()
+    }
+}
+
+/// The write half of a completion lane, and the replies that it will take when those before them are out.
+#[derive(Debug)]
+pub struct Replies {
+    /// What is staged goes out first.
+    pub writer: Writer<()>,
+    /// Bounded by the reply marks; only replies to requests of the writer's attach.
+    pub waiting: Backlog,
+    /// Where `waiting` gets its chunks; keeps none.
+    pub chunks: ChunkPool,
+}
+
+impl Replies {
+    fn new() -> Self {
+        Replies { writer: Writer::new(), waiting: Backlog::new(), chunks: ChunkPool::new(0) }
     }
 }
 
@@ -207,10 +225,11 @@ pub struct Target {
     pub held: Latch,
     /// Replies that wait for room on the completion lane, oldest first; bounded by `waiting`.
     pub reply_waiters: Lock<VecDeque<CellId>>,
-    /// The write half of the application lane.
-    pub application: Baton<Writer<Record>>,
+    /// The write half of the application lane. It remembers each record's local channel: the next link may
+    /// have another number for it.
+    pub application: Baton<Writer<u16>>,
     /// The write half of the completion lane; of a stock peer's only lane.
-    pub completion: PostBaton<Writer<Record>, Post>,
+    pub completion: PostBaton<Replies, Post>,
     /// The number of the present attach; 0 while down.
     pub link: Epoch,
     /// Raised for good when the target is removed.
@@ -258,7 +277,7 @@ impl Target {
             held: Latch::new(),
             reply_waiters: Lock::new(VecDeque::new()),
             application: Baton::new(Writer::new()),
-            completion: PostBaton::new(Writer::new()),
+            completion: PostBaton::new(Replies::new()),
             link: Epoch::new(0),
             gone: Latch::new(),
             poked: Latch::new(),

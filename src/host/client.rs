@@ -72,6 +72,7 @@ impl Channel {
     /// A one-way send. Its success says that this host's runtime accepted the record: not that the
     /// peer has it, and not that a handler ran. Its ceiling is the node's send timeout. The method
     /// is at most 255 bytes.
+    #[inline]
     pub fn send(&self, method: &str, payload: impl Into<Bytes>) -> SendOp<'_> {
         let timeout = self.handle.shared().plan.send_timeout;
         Op::new(Origin::Borrowed(&self.handle), self.slot, method, payload.into(), timeout, Lineage::default())
@@ -80,6 +81,7 @@ impl Channel {
     /// A request. Its deadline, the host's request timeout unless [`Op::timeout`] says otherwise,
     /// covers finding a member, waiting for room and the reply. A timeout ends the wait, not the
     /// remote handler.
+    #[inline]
     pub fn request(&self, method: &str, payload: impl Into<Bytes>) -> RequestOp<'_> {
         let timeout = self.handle.shared().plan.request_timeout;
         Op::new(Origin::Borrowed(&self.handle), self.slot, method, payload.into(), timeout, Lineage::default())

@@ -22,7 +22,7 @@ pub struct LinkStatus {
     pub up: bool,
     /// Bytes in the send queue.
     pub queued_bytes: u64,
-    /// Its mark; 0 = unlimited.
+    /// Its mark now; 0 = unlimited. An automatic one falls when links come and rises when they have gone.
     pub send_mark: u64,
     /// Operations that wait for room.
     pub waiting: u32,
@@ -71,6 +71,12 @@ pub struct HostStatus {
     pub permits: GateSnapshot,
     /// Links, those that are down included.
     pub links: Vec<LinkStatus>,
+    /// The mark of every link's receive queue now; 0 = unlimited.
+    pub receive_mark: u64,
+    /// What automatic marks are a division of, in bytes.
+    pub budget: u64,
+    /// The links there are need more than the budget for their least marks, and have them all the same.
+    pub budget_insufficient: bool,
     /// Shards.
     pub shards: Vec<ShardStatus>,
     /// How often the completion thread was really woken.
@@ -178,6 +184,9 @@ impl HostStatus {
         HostStatus {
             permits: shared.gate.snapshot(now),
             links,
+            receive_mark: shared.receive_mark.get(),
+            budget: shared.budget.get(),
+            budget_insufficient: shared.insufficient.is_raised(),
             shards,
             completion_wakes: shared.completion.wake.wakes(),
             waiting: shared.room.ops(),

@@ -153,13 +153,18 @@ impl Routes {
                     }
                 }
             }
-            Address::Node(name) => match self.nodes.get(name) {
-                Some(links) if !links.is_empty() => {
-                    rotation.fit(1);
-                    Ok(Found::Target(rotation.next_link(0, links), ChannelId::NODE))
+            Address::Node(name) => {
+                match self.nodes.get(name) {
+                    Some(links) if !links.is_empty() => {
+                        rotation.fit(1);
+                        Ok(Found::Target(rotation.next_link(0, links), ChannelId::NODE))
+                    }
+                    // It was here and is away.
+                    Some(_) => Err(Error::new(ErrorKind::Unavailable, Detail::NotConnected)
+                        .with(|n| n.target = Some(name.clone()))),
+                    None => self.unknown(name),
                 }
-                _ => self.unknown(name),
-            },
+            }
         }
     }
 

@@ -28,9 +28,10 @@ mod sizing;
 pub use hwm::{Hwm, HwmPlan, LimitSource};
 pub use profile::{HwmProfile, JobQueueProfile, QueueBounds};
 pub use sizing::{
-    CELL_BYTES, CELLS_MAX, CHANNEL_LIST_BYTES, CHANNELS_MAX, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, LINK_STATE_BYTES,
-    LINKS_MAX, MARK_MAX, MESSAGE_MAX, METER_BYTES, Places, QUEUE_ENTRY_BYTES, RING_SLOT_BYTES, ROOM_MAX, SHARDS_MAX,
-    SMALL_REPLY_MAX, STARTED_BYTES, TICKET_BYTES,
+    CELL_BYTES, CELLS_MAX, CHANNEL_LIST_BYTES, CHANNELS_MAX, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, INLINE_RECORD_MIN,
+    JOB_BYTES, LARGE_RECORD_BYTES, LINK_STATE_BYTES, LINKS_MAX, MARK_MAX, MESSAGE_MAX, METER_BYTES, Places,
+    QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, ROOM_MAX, SHARDS_MAX, SMALL_REPLY_MAX, STARTED_BYTES,
+    TICKET_BYTES,
 };
 
 /// Everything that was resolved for one host. Shared as an `Arc`; plain values, no interior
@@ -110,9 +111,6 @@ pub struct HostPlan {
     pub caller_rings: u32,
     /// Places of one caller's ring, a power of two. Default 1,024.
     pub ring_slots: u32,
-    /// Places of one ring between two shards, or between a shard and the completion thread; a power
-    /// of two. 16,384 / shards, in 64..=256.
-    pub mesh_slots: u32,
 
     /// Pairs of connections at one time, dialled and accepted; a peer with four links counts four.
     /// Default 10,000.
@@ -132,9 +130,6 @@ pub struct HostPlan {
     /// A record in assembly that gets no byte for this long while we read ends its connection.
     /// Default 30 s.
     pub assembly_timeout: Duration,
-    /// How far a shard's turn may be late past its next deadline before the completion thread
-    /// expires that shard's operations. Default 10 ms.
-    pub backstop_after: Duration,
 
     /// Budgets of the phases of one turn.
     pub turn: TurnPlan,
@@ -199,7 +194,6 @@ impl HostPlan {
             skip_expired_requests: false,
             caller_rings: 128,
             ring_slots: sizing::CALLER_RING_SLOTS,
-            mesh_slots: sizing::mesh_slots(shards),
             peers_max: 10_000,
             handshakes_max: 256,
             handshake_timeout: Duration::from_secs(5),
@@ -208,7 +202,6 @@ impl HostPlan {
             reconnect_min: Duration::from_millis(100),
             reconnect_max: Duration::from_secs(5),
             assembly_timeout: Duration::from_secs(30),
-            backstop_after: Duration::from_millis(10),
             turn,
             socket_send_buffer: None,
             socket_receive_buffer: None,

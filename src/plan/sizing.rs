@@ -28,9 +28,22 @@ pub const ROOM_MAX: u64 = 512 << 30;
 /// The largest record between nodes, bytes.
 pub const MESSAGE_MAX: u64 = 1 << 30;
 
-/// An entry of a queue in memory, whatever its payload. A charge counts 64 bytes of it
-/// (`RECORD_OVERHEAD`); the ledger has the rest in a row of its own.
-pub const QUEUE_ENTRY_BYTES: u64 = 144;
+/// A small record's entry in a queue is the 64 bytes that its charge counts (`RECORD_OVERHEAD`). A record
+/// with a payload or an envelope above this lies beside its entry, as a value; the ledger has those values in a row of
+/// their own.
+pub const INLINE_RECORD_MIN: u64 = 1024;
+
+/// A large record as a value in a queue's table, which may have grown to twice what it holds.
+pub const LARGE_RECORD_BYTES: u64 = 2 * 104;
+
+/// A claimed record, before and while it is handled.
+pub const JOB_BYTES: u64 = 160;
+
+/// A chunk of a queue of records. A queue that holds anything may have one begun and one not used up.
+pub const QUEUE_CHUNK_BYTES: u64 = 4096;
+
+/// Chunks that a shard keeps for its next burst.
+pub const QUEUE_CHUNKS_KEPT: u64 = 64;
 
 /// A place in a ring: one record with its target.
 pub const RING_SLOT_BYTES: u64 = 160;
@@ -63,12 +76,6 @@ pub const STARTED_BYTES: u64 = 512;
 
 pub(super) const CALLER_RING_SLOTS: u32 = 1024;
 
-/// A shard has one mesh ring per other shard: the product, not the ring, is kept in bounds.
-pub(super) fn mesh_slots(shards: u16) -> u32 {
-    let even = 16_384 / u32::from(shards.max(1));
-    (1 << even.max(1).ilog2()).clamp(64, 256)
-}
-
 /// How many places each pool and table has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
@@ -77,12 +84,6 @@ pub struct Places {
     pub cells: u32,
     /// Rings of callers: `caller_rings` + one shared per shard.
     pub caller_rings: u32,
-    /// Rings between threads: shards x (shards - 1) + one each way between every shard and the
-    /// completion thread.
-    pub mesh_rings: u32,
-    /// Places of a caller's ring that are kept for cell indices, so that pushing one never fails: a
-    /// quarter. Accepted records use the rest.
-    pub ring_reserve: u32,
     /// Tickets of the permit gate: one per origin, that is `peers_max` links + one per ordered pair of
     /// shards.
     pub tickets: u32,
@@ -99,8 +100,6 @@ impl Places {
         let places = Places {
             cells: plan.room.ops.saturating_add(plan.request_slots),
             caller_rings: plan.caller_rings.saturating_add(shards),
-            mesh_rings: shards * (shards - 1) + 2 * shards,
-            ring_reserve: plan.ring_slots / 4,
             tickets: plan.peers_max.saturating_add(shards * shards),
             commands: plan.caller_rings.saturating_add(1024),
             connections: plan
@@ -109,7 +108,7 @@ impl Places {
                 .saturating_add(plan.handshakes_max)
                 .saturating_add(plan.listen.len() as u32),
         };
-        debug_assert!(places.cells > plan.room.ops && places.ring_reserve > 0);
+        debug_assert!(places.cells > plan.room.ops);
         places
     }
 }
@@ -122,16 +121,8 @@ mod tests {
     #[test]
     fn a_ring_slot_holds_a_record_and_its_target() {
         let record = size_of::<Record>() as u64;
-        assert!(record + 32 <= RING_SLOT_BYTES && record + 16 <= QUEUE_ENTRY_BYTES, "{record}");
-    }
-
-    #[test]
-    fn mesh_memory_grows_linearly_from_64_shards_on() {
-        assert_eq!([1, 2, 64, 65, 128, 256].map(mesh_slots), [256, 256, 256, 128, 128, 64]);
-        for shards in 1..=SHARDS_MAX {
-            assert!(mesh_slots(shards).is_power_of_two());
-            assert!(u32::from(shards) * mesh_slots(shards) <= 16_384);
-        }
+        assert!(record + 32 <= RING_SLOT_BYTES && 2 * record <= LARGE_RECORD_BYTES, "{record}");
+        assert!(record + 48 <= JOB_BYTES, "{record}");
     }
 
     #[test]
@@ -141,7 +132,6 @@ mod tests {
         let places = plan.places();
         assert_eq!(places.cells, 4096 + 65_536);
         assert_eq!(places.caller_rings, 128 + 3);
-        assert_eq!(places.mesh_rings, 6 + 6);
         assert_eq!(places.tickets, 10_000 + 9);
         assert_eq!(places.connections, 20_000 + 256 + 1);
         assert!(plan.ring_slots.is_power_of_two());

@@ -18,6 +18,9 @@ use crate::sync::wake::WakeCell;
 /// The token of the poller's waker.
 pub const WAKE: Token = Token(usize::MAX);
 
+/// How long a busy shard works without looking for new readiness: some hundred times what a look costs.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+
 /// A shard about to run. Built on the thread that will run it.
 pub struct ShardLoop {
     engine: ShardEngine,
@@ -38,6 +41,7 @@ impl ShardLoop {
         here::enter_runtime();
         let shared: Arc<HostShared> = self.engine.shared().clone();
         let mut idle_since: Option<Instant> = None;
+        let mut polled = Instant(0);
         loop {
             let now = shared.clock.now();
             let turn = self.engine.turn(now);
@@ -47,7 +51,11 @@ impl ShardLoop {
             }
             if turn.again {
                 idle_since = None;
-                self.poll(Some(Duration::ZERO))?;
+                // Turns that follow each other at once are short: not each of them pays for a look.
+                if now.since(polled) >= LOOK_EVERY {
+                    polled = now;
+                    self.poll(Some(Duration::ZERO))?;
+                }
                 continue;
             }
             let spin = match self.idle {

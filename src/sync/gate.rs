@@ -50,6 +50,31 @@ use tally::Tally;
 use tickets::Tickets;
 use word::{PAUSED, STOPPED, TICKETS, Word};
 
+impl Seat {
+    #[inline]
+    fn held(&self, order: Ordering) -> u32 {
+        self.own.load(order).wrapping_add(self.given.load(order))
+    }
+
+    /// The shard's own thread took permits.
+    #[inline]
+    fn took(&self, permits: u32) {
+        let own = self.own.load(Ordering::Relaxed);
+        // Release: pairs with the Acquire in `missing`.
+        self.own.store(own.wrapping_add(permits), Ordering::Release);
+    }
+
+    /// The shard's own thread returns permits.
+    #[inline]
+    fn returned(&self, permits: u32) {
+        // Relaxed: its own counts, and grants that it knows of because it took them.
+        let (own, given) = (self.own.load(Ordering::Relaxed), self.given.load(Ordering::Relaxed));
+        let held = own.wrapping_add(given);
+        assert!(held >= permits, "released {permits} permits of {held}");
+        self.own.store(own.wrapping_sub(permits), Ordering::Relaxed);
+    }
+}
+
 /// The resolved limits of a gate.
 #[derive(Clone, Copy, Debug)]
 pub struct GateConfig {
@@ -134,11 +159,16 @@ struct Desk {
     tally: Tally,
 }
 
+/// The account of one shard. What it holds, in hand or granted, is the sum of `own` and `given`: each is read
+/// by itself, and only in the directions that the module's text allows.
 #[derive(Debug)]
 struct Seat {
-    /// Permits in hand and grants.
-    held: AtomicU32,
-    /// The part of `held` that the shard has not heard of.
+    /// What the shard took less what it returned; only its own thread writes it, so it needs no
+    /// read-modify-write. Below zero, as a wrapped number, while grants are among what it returned.
+    own: AtomicU32,
+    /// Grants that the shard was ever given, wrapped; written under the lock.
+    given: AtomicU32,
+    /// The grants that the shard has not heard of.
     grants: AtomicU32,
 }
 
@@ -170,7 +200,8 @@ impl PermitGate {
         assert!((1..=i32::MAX as u32).contains(&limit) && (1..=SHARDS_MAX).contains(&shards));
         assert!(resume_at < pause_at && pause_at <= limit);
         let share = (limit / (4 * u32::from(shards))).max(1);
-        let seat = || CachePadded::new(Seat { held: AtomicU32::new(0), grants: AtomicU32::new(0) });
+        let seat =
+            || CachePadded::new(Seat { own: AtomicU32::new(0), given: AtomicU32::new(0), grants: AtomicU32::new(0) });
         PermitGate {
             config,
             share,
@@ -213,8 +244,8 @@ impl PermitGate {
             }
             match self.swap(word, PermitGate::crossed(new, crossed)) {
                 Ok(()) => {
-                    // Only after the swap; see the module's text. Release: pairs with `missing`.
-                    self.seats[shard.index()].held.fetch_add(permits, Ordering::Release);
+                    // Only after the swap; see the module's text.
+                    self.seats[shard.index()].took(permits);
                     self.raise_peak(new);
                     if let (Some(desk), Some(crossed)) = (&mut desk, crossed) {
                         self.note(&mut desk.tally, crossed, now);
@@ -233,7 +264,7 @@ impl PermitGate {
         }
         let free = self.config.limit - word.in_use();
         // Relaxed: the shard's own count; grants to it were published before the word that we have.
-        let held = self.seats[shard.index()].held.load(Ordering::Relaxed);
+        let held = self.seats[shard.index()].held(Ordering::Relaxed);
         let own = self.share.saturating_sub(held).min(free);
         if want <= own || word.has(TICKETS) {
             // With tickets, beyond the share stand others who were here before.
@@ -250,7 +281,7 @@ impl PermitGate {
     fn missing(&self, shard: ShardId) -> u32 {
         let others = self.seats.iter().enumerate().filter(|(i, _)| *i != shard.index());
         // Acquire: pairs with the Release of a taking: if we see it, our swap fails or knows of it.
-        others.map(|(_, seat)| self.share.saturating_sub(seat.held.load(Ordering::Acquire))).sum()
+        others.map(|(_, seat)| self.share.saturating_sub(seat.held(Ordering::Acquire))).sum()
     }
 
     /// For an origin with input when [`PermitGate::acquire`] gave nothing. Looks once more under the
@@ -272,7 +303,7 @@ impl PermitGate {
                 let crossed = self.crossing(new);
                 if self.swap(word, PermitGate::crossed(new, crossed)).is_ok() {
                     // As in `acquire`.
-                    self.seats[shard.index()].held.fetch_add(1, Ordering::Release);
+                    self.seats[shard.index()].took(1);
                     self.raise_peak(new);
                     if let Some(crossed) = crossed {
                         self.note(&mut desk.tally, crossed, now);
@@ -319,7 +350,7 @@ impl PermitGate {
     pub fn take_grants(&self, shard: ShardId) -> u32 {
         let grants = &self.seats[shard.index()].grants;
         // The look before is for the turn that finds nothing. Acquire: pairs with the Release of the
-        // one who granted, after his change of `held`.
+        // one who granted, after his change of `given`.
         if grants.load(Ordering::Relaxed) == 0 { 0 } else { grants.swap(0, Ordering::Acquire) }
     }
 
@@ -332,20 +363,27 @@ impl PermitGate {
     /// Returns `permits` of `shard`: immediately before the first instruction of a callback, or when
     /// it turns out that there is nothing to call. Each goes to the oldest eligible ticket, if any.
     pub fn release(&self, shard: ShardId, permits: u32, now: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.release_and_tell(shard, permits, now, |told| outcome = told);
+        outcome
+    }
+
+    /// As [`PermitGate::release`]; what it brought about is told if it is anything, which it seldom is.
+    #[inline]
+    pub fn release_and_tell(&self, shard: ShardId, permits: u32, now: Instant, tell: impl FnOnce(Outcome)) {
         if permits == 0 {
-            return Outcome::default();
+            return;
         }
         // Only before the swap; see the module's text. The swap's Release publishes it.
-        let held = self.seats[shard.index()].held.fetch_sub(permits, Ordering::Relaxed);
-        assert!(held >= permits, "released {permits} permits of {held}");
+        self.seats[shard.index()].returned(permits);
         let mut word = self.word();
         loop {
             let new = word.with_in_use(word.in_use() - permits).changed();
             if word.has(TICKETS) || self.crossing(new).is_some() {
-                return self.hand_over(permits, now);
+                return tell(self.hand_over(permits, now));
             }
             match self.swap(word, new) {
-                Ok(()) => return Outcome::default(),
+                Ok(()) => return,
                 Err(now) => word = now,
             }
         }
@@ -353,6 +391,7 @@ impl PermitGate {
 
     /// Gives permits that came back to those who wait, and what is left over back to the count. The
     /// count still includes the `returned` ones, so that nobody sees them free meanwhile.
+    #[cold]
     fn hand_over(&self, mut returned: u32, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
         let mut desk = self.desk.lock();
@@ -381,11 +420,11 @@ impl PermitGate {
             let crossed = self.crossing(new);
             if let Some(to) = to {
                 // Before the swap; see the module's text. The swap's Release publishes it.
-                self.seats[to.index()].held.fetch_add(1, Ordering::Relaxed);
+                self.seats[to.index()].given.fetch_add(1, Ordering::Relaxed);
             }
             if self.swap(word, PermitGate::crossed(new, crossed)).is_err() {
                 if let Some(to) = to {
-                    self.seats[to.index()].held.fetch_sub(1, Ordering::Relaxed);
+                    self.seats[to.index()].given.fetch_sub(1, Ordering::Relaxed);
                 }
                 continue;
             }
@@ -406,7 +445,7 @@ impl PermitGate {
 
     /// May `shard` be granted one of `free` permits?
     fn may_have(&self, shard: ShardId, free: u32) -> bool {
-        let held = self.seats[shard.index()].held.load(Ordering::Acquire);
+        let held = self.seats[shard.index()].held(Ordering::Acquire);
         if held < self.share { free > 0 } else { free > self.missing(shard) }
     }
 
@@ -444,7 +483,7 @@ impl PermitGate {
             in_use,
             // A taking that has swapped but not raised the peak yet counts.
             peak: self.hot.peak.load(Ordering::Relaxed).max(in_use),
-            held_by_shard: self.seats.iter().map(|seat| seat.held.load(Ordering::Relaxed)).collect(),
+            held_by_shard: self.seats.iter().map(|seat| seat.held(Ordering::Relaxed)).collect(),
             waiters: desk.tickets.count(),
             waits: desk.tally.waits,
             wait_duration: desk.tally.wait_duration,

@@ -176,11 +176,8 @@ impl<T> Consumer<T> {
     /// Takes the oldest item.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        if self.tail_seen == self.head {
-            self.look();
-            if self.tail_seen == self.head {
-                return None;
-            }
+        if !self.has_item() {
+            return None;
         }
         let item = self.take();
         // The slot is read out before it counts as empty; the partner is the producer's load.
@@ -192,32 +189,26 @@ impl<T> Consumer<T> {
     /// producer gets all their slots back at once, at the end.
     #[inline]
     pub fn drain(&mut self, limit: usize, mut each: impl FnMut(T)) -> usize {
-        /// Gives the slots back even if `each` unwinds: a taken item must never be taken again.
-        struct GiveBack<'a, T>(&'a mut Consumer<T>);
-        impl<T> Drop for GiveBack<'_, T> {
-            fn drop(&mut self) {
-                // As in `pop`.
-                self.0.ring.head.store(self.0.head, Ordering::Release);
-            }
-        }
-
-        if self.tail_seen.wrapping_sub(self.head) < limit {
-            self.look();
-        }
-        let count = self.tail_seen.wrapping_sub(self.head).min(limit);
-        if count > 0 {
-            let give_back = GiveBack(self);
-            for _ in 0..count {
-                each(give_back.0.take());
+        let count = self.len().min(limit);
+        let mut batch = self.batch();
+        for _ in 0..count {
+            if let Some(item) = batch.next() {
+                each(item);
             }
         }
         count
     }
 
+    /// Items to be taken one by one; the producer gets their slots back at once, when the batch is dropped.
+    #[inline]
+    pub fn batch(&mut self) -> Batch<'_, T> {
+        Batch(self)
+    }
+
     /// How many items are there; only this end can make it fewer.
     #[inline]
     pub fn len(&self) -> usize {
-        // As in `look`.
+        // As in `has_item`.
         self.ring.tail.load(Ordering::Acquire).wrapping_sub(self.head)
     }
 
@@ -235,10 +226,14 @@ impl<T> Consumer<T> {
         self.ring.half_gone.load(Ordering::Acquire) && self.is_empty()
     }
 
+    /// Whether there is an item to take; looks again only if none was left.
     #[inline(always)]
-    fn look(&mut self) {
-        // The items below the new `tail` are written; the partner is the store in `push`.
-        self.tail_seen = self.ring.tail.load(Ordering::Acquire);
+    fn has_item(&mut self) -> bool {
+        if self.tail_seen == self.head {
+            // The items below the new `tail` are written; the partner is the store in `push`.
+            self.tail_seen = self.ring.tail.load(Ordering::Acquire);
+        }
+        self.tail_seen != self.head
     }
 
     /// Moves out the item at `head`, which must be below `tail_seen`, without telling the producer.
@@ -249,5 +244,56 @@ impl<T> Consumer<T> {
         let item = self.ring.slot(self.head).with_mut(|slot| unsafe { (*slot).assume_init_read() });
         self.head = self.head.wrapping_add(1);
         item
+    }
+}
+
+/// Items being taken from a ring; see [`Consumer::batch`].
+pub struct Batch<'a, T>(&'a mut Consumer<T>);
+
+impl<T> std::fmt::Debug for Batch<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").finish_non_exhaustive()
+    }
+}
+
+impl<T> Batch<'_, T> {
+    /// The oldest item, still in the ring.
+    #[inline]
+    pub fn front(&mut self) -> Option<&T> {
+        if !self.0.has_item() {
+            return None;
+        }
+        // SAFETY: slots in [head, tail_seen) are filled, and only this end empties one; the borrow of
+        // `self` keeps it from doing so.
+        self.0.ring.slot(self.0.head).with(|slot| Some(unsafe { (*slot).assume_init_ref() }))
+    }
+
+    /// Takes the oldest item and drops it where it is.
+    #[inline]
+    pub fn skip(&mut self) {
+        if self.0.has_item() {
+            let slot = self.0.ring.slot(self.0.head);
+            // First counted as taken, so that a drop that unwinds is not repeated.
+            self.0.head = self.0.head.wrapping_add(1);
+            // SAFETY: the slot was in [head, tail_seen), so it is filled, and it counts as taken now, but is not
+            // given back to the producer before this batch is dropped.
+            slot.with_mut(|slot| unsafe { (*slot).assume_init_drop() });
+        }
+    }
+}
+
+impl<T> Iterator for Batch<'_, T> {
+    type Item = T;
+
+    #[inline]
+    fn next(&mut self) -> Option<T> {
+        self.0.has_item().then(|| self.0.take())
+    }
+}
+
+impl<T> Drop for Batch<'_, T> {
+    fn drop(&mut self) {
+        // As in `pop`. Also when its user unwinds: a taken item must never be taken again.
+        self.0.ring.head.store(self.0.head, Ordering::Release);
     }
 }

@@ -98,6 +98,25 @@ pub enum Item {
     Discarded,
 }
 
+/// A native record that lies whole in a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole<'a> {
+    /// Its header.
+    pub header: Header,
+    /// Method and payload, one behind the other.
+    pub bytes: &'a [u8],
+    /// How much of the input it is.
+    pub consumed: usize,
+}
+
+impl Whole<'_> {
+    /// What it is to be accounted with.
+    #[inline]
+    pub fn charge(&self) -> u64 {
+        charge(self.bytes.len(), 0)
+    }
+}
+
 /// What is known of a message from the heads of its frames.
 #[derive(Clone, Copy, Default, Debug)]
 struct Tally {
@@ -190,6 +209,20 @@ impl Decoder {
             charge: self.charge(&tally),
             item: Some(Item::Record(native_record(header, method, Bytes::copy_from_slice(payload)))),
         })
+    }
+
+    /// The record at the start of `input`, if it is a native one, wholly there, and nothing is in assembly: what
+    /// [`Decoder::decode`] would make of it, without making it. `None`: ask [`Decoder::peek`].
+    #[inline]
+    pub fn whole<'a>(&self, input: &'a [u8]) -> Result<Option<Whole<'a>>, WireError> {
+        if self.open.is_some() || self.command.is_some() || !self.mode.is_native() {
+            return Ok(None);
+        }
+        let Some(head) = FrameHead::parse(input)?.filter(|head| !head.command) else { return Ok(None) };
+        self.check(&mut Tally::default(), &head)?;
+        let Some(body) = input[head.size..].get(..head.len as usize) else { return Ok(None) };
+        let (header, _, _) = self.parse_native(body)?;
+        Ok(Some(Whole { header, bytes: &body[HEADER_LEN..], consumed: head.size + body.len() }))
     }
 
     /// The correlation of the record that begins at the start of `input`, if so much of it is there:
@@ -459,6 +492,17 @@ impl Decoder {
     }
 }
 
+/// A native record of whole bytes that this host encoded: `bytes` is its frame, but for a payload that lies
+/// apart.
+pub fn reread(bytes: &[u8], payload: Option<Bytes>) -> Option<Record> {
+    let head = FrameHead::parse(bytes).ok()??;
+    let (header, rest) = bytes.get(head.size..)?.split_first_chunk()?;
+    let header = Header::parse(header).ok()?;
+    let (method, small) = rest.split_at_checked(header.method_len as usize)?;
+    let payload = payload.unwrap_or_else(|| Bytes::copy_from_slice(small));
+    Some(native_record(header, std::str::from_utf8(method).ok()?, payload))
+}
+
 fn check_command(head: &FrameHead) -> Result<(), WireError> {
     if head.len > COMMAND_MAX {
         return Err(WireError::TooLarge { what: "command", size: head.len, max: COMMAND_MAX });
@@ -516,6 +560,7 @@ mod tests {
             carry.extend_from_slice(chunk);
             received += chunk.len();
             loop {
+                let whole = decoder.whole(&carry)?.map(|w| (w.charge(), w.consumed, w.header.correlation));
                 if decoder.assembly().is_none() {
                     match decoder.peek(&carry)? {
                         Some(charge) => admitted = charge,
@@ -523,6 +568,12 @@ mod tests {
                     }
                 }
                 let step = decoder.decode(&carry)?;
+                match (&step.item, whole) {
+                    (Some(Item::Record(r)), Some(whole)) => {
+                        assert_eq!(whole, (step.charge, step.consumed, r.correlation));
+                    }
+                    (_, whole) => assert_eq!(whole, None),
+                }
                 carry.drain(..step.consumed);
                 assert!(decoder.capacity() <= received + PAGE.max(received / 8));
                 assert!(step.consumed > 0 || step.item.is_none(), "an item out of nothing would come for ever");

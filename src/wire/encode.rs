@@ -25,7 +25,14 @@ fn body_len(record: &Record) -> usize {
 /// `wire_channel` is the channel's number on that link, or the number of an error's kind.
 #[inline]
 pub fn encode_head(record: &Record, wire_channel: u16, out: &mut Vec<u8>) {
-    let (len, header) = (body_len(record), Header::of(record, wire_channel).to_bytes());
+    encode_header(Header::of(record, wire_channel), body_len(record) - HEADER_LEN, out);
+    out.extend_from_slice(record.method.as_bytes());
+}
+
+/// Appends frame head and header of a native record; `rest` bytes of method and payload must follow.
+#[inline]
+pub fn encode_header(header: Header, rest: usize, out: &mut Vec<u8>) {
+    let (len, header) = (HEADER_LEN + rest, header.to_bytes());
     // Frame head and header in one piece of a size that the compiler knows: no call for a copy.
     if len <= SHORT_MAX {
         let mut head = [0; 2 + HEADER_LEN];
@@ -38,7 +45,6 @@ pub fn encode_head(record: &Record, wire_channel: u16, out: &mut Vec<u8>) {
         head[HEAD_MAX..].copy_from_slice(&header);
         out.extend_from_slice(&head);
     }
-    out.extend_from_slice(record.method.as_bytes());
 }
 
 /// Appends a whole native record: for small ones, that are gathered into one write.

@@ -5,9 +5,12 @@
 mod support;
 
 mod basics;
+mod budget;
 mod gate;
+mod idle;
 mod lanes;
 mod options;
 mod order;
+mod rivals;
 mod room;
 mod stuck;

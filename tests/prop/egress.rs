@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use afflux::flow::egress::{COPY_MAX, Egress};
+use afflux::flow::egress::{Body, COPY_MAX, Egress, Unbegun};
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -57,7 +57,7 @@ impl Model {
 proptest! {
     #[test]
     fn what_goes_out_is_what_was_queued(ops in prop::collection::vec(op(), 1..120)) {
-        let mut egress = Egress::<(u32, Bytes)>::new();
+        let mut egress = Egress::<u32>::new();
         let mut model = Model { records: VecDeque::new(), begun: 0, commands: VecDeque::new() };
         let mut next_id = 0u32;
         for op in ops {
@@ -67,8 +67,12 @@ proptest! {
                     let head: Vec<u8> = (0..head).map(|i| (i as u32 * 7 + next_id) as u8).collect();
                     let payload: Vec<u8> = (0..payload).map(|i| (i as u32 * 13 + next_id) as u8).collect();
                     model.records.push_back((next_id, [&head[..], &payload[..]].concat()));
-                    let record = (next_id, Bytes::from(payload));
-                    egress.push(record, u64::from(next_id) + 1, |_, out| out.extend_from_slice(&head), |r| &r.1);
+                    let payload = Bytes::from(payload);
+                    let body = match Body::of(&payload) {
+                        Body::Copied(all, _) => Body::Copied(&all[..all.len() / 3], &all[all.len() / 3..]),
+                        kept => kept,
+                    };
+                    egress.push(next_id, u64::from(next_id) + 1, |out| out.extend_from_slice(&head), body);
                 }
                 Op::Command(len) => {
                     prop_assert!(egress.push_raw(&vec![0xC0; len]));
@@ -86,16 +90,18 @@ proptest! {
                         finished.extend(id);
                     }
                     let mut reported = Vec::new();
-                    egress.written(shown.len(), |record, charge| reported.push((record.0, charge)));
+                    egress.written(shown.len(), |record, charge| reported.push((record, charge)));
                     let finished: Vec<_> = finished.into_iter().map(|id| (id, u64::from(id) + 1)).collect();
                     prop_assert_eq!(reported, finished);
                 }
                 Op::Detach => {
                     let gone = egress.detach();
                     let begun = if model.begun > 0 { model.records.pop_front().map(|r| r.0) } else { None };
-                    prop_assert_eq!(gone.begun.map(|(record, _)| record.0), begun);
-                    let unbegun: Vec<_> = gone.unbegun.map(|(record, charge)| (record.0, charge)).collect();
-                    let expected: Vec<_> = model.records.drain(..).map(|(id, _)| (id, u64::from(id) + 1)).collect();
+                    prop_assert_eq!(gone.begun.map(|(record, _)| record), begun);
+                    let whole = |r: Unbegun<u32>| (r.keep, r.charge, [&r.bytes[..], r.large.as_deref().unwrap_or_default()].concat());
+                    let unbegun: Vec<_> = gone.unbegun.into_iter().map(whole).collect();
+                    let expected = model.records.drain(..).map(|(id, bytes)| (id, u64::from(id) + 1, bytes));
+                    let expected: Vec<_> = expected.collect();
                     prop_assert_eq!(unbegun, expected);
                     model.begun = 0;
                     model.commands.clear();

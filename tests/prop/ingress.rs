@@ -174,6 +174,10 @@ proptest! {
                         while let Some(pick) = ingress.next() {
                             let waiting = |s: &&Source| s.queued > 0 && !s.blocked;
                             let source = model[pick.origin.0 as usize];
+                            // A run ends where the claimer likes; nobody else may be waiting for it.
+                            let alone = model.iter().filter(waiting).count() == 1;
+                            prop_assert!(pick.run == 1 || alone && pick.run <= source.queued.min(budget - claims));
+                            let records = 1 + (clock as u32) % pick.run;
                             match pick.spend {
                                 Spend::Grant { redeem } => {
                                     prop_assert_eq!(Some(redeem), source.ticket);
@@ -187,20 +191,20 @@ proptest! {
                                     prop_assert_eq!(cancel, source.ticket);
                                     let oldest = model.iter().filter(waiting).map(|s| s.age).min();
                                     prop_assert_eq!(oldest, Some(source.age));
-                                    prop_assert!(acquired > 0);
-                                    acquired -= 1;
+                                    prop_assert!(acquired >= pick.run);
+                                    acquired -= records;
                                     cancel.into_iter().for_each(|ticket| gate.cancel(ticket));
                                 }
                             }
                             clock += 1;
-                            ingress.claimed(pick, Instant(clock));
+                            ingress.claimed(pick, records, Instant(clock));
                             let source = &mut model[pick.origin.0 as usize];
                             prop_assert!(!source.blocked);
                             source.ticket = None;
-                            source.queued -= 1;
+                            source.queued -= records;
                             source.age = if source.queued > 0 { clock } else { 0 };
-                            claims += 1;
-                            jobs += 1;
+                            claims += records;
+                            jobs += records;
                         }
                         let Some((origin, since)) = ingress.to_file() else { break };
                         let source = &mut model[origin.0 as usize];

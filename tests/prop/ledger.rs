@@ -29,7 +29,6 @@ fn raise(plan: &mut HostPlan, which: usize) -> &'static str {
         9 => plan.max_owned_bytes += 1 << 30,
         10 => plan.turn.read_block += 1,
         11 => plan.turn.write_block += 1,
-        12 => plan.mesh_slots += 1,
         _ => plan.ring_slots += 1,
     }
     [
@@ -45,9 +44,8 @@ fn raise(plan: &mut HostPlan, which: usize) -> &'static str {
         "owned records",
         "read carries",
         "unfinished writes",
-        "mesh rings",
         "caller rings",
-    ][which.min(13)]
+    ][which.min(12)]
 }
 
 proptest! {
@@ -78,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn a_limit_that_is_raised_raises_its_row_and_no_sum_falls(plan in plan(), which in 0_usize..14) {
+    fn a_limit_that_is_raised_raises_its_row_and_no_sum_falls(plan in plan(), which in 0_usize..13) {
         prop_assume!(plan.max_started < u32::MAX);
         let before = ledger::of(&plan);
         let mut raised = plan;

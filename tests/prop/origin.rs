@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use afflux::base::record::{Kind, Method, Record};
 use afflux::base::time::Instant;
-use afflux::flow::origin::{Admit, Origin, SEGMENT_RECORDS, SegmentPool};
+use afflux::flow::backlog::{CHUNK, ChunkPool};
+use afflux::flow::origin::{Admit, Origin};
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -65,7 +66,7 @@ fn rule(mark: u64, complete: u64, count: usize, assembly: Option<(u64, bool)>, c
 proptest! {
     #[test]
     fn accounts_like_a_list(mark in prop_oneof![Just(0u64), 64..1_500u64], ops in prop::collection::vec(op(), 1..250)) {
-        let mut pool = SegmentPool::new(1);
+        let mut pool = ChunkPool::new(1);
         let mut origin = Origin::new(mark);
         let mut mark = mark;
         let mut queue = VecDeque::<(u64, u64)>::new();
@@ -118,9 +119,9 @@ proptest! {
                 Op::Claim => {
                     let expected = queue.pop_front();
                     let claimed = origin.claim(&mut pool);
-                    prop_assert_eq!(claimed.as_ref().map(|c| (c.record.correlation, c.charge)), expected);
+                    prop_assert_eq!(claimed.as_ref().map(|c| (c.popped.record.correlation, c.popped.charge)), expected);
                     if let (Some(claimed), Some((id, charge))) = (claimed, expected) {
-                        prop_assert_eq!(claimed.arrived, Instant(id));
+                        prop_assert_eq!(claimed.popped.stamp, id);
                         drawn -= claimed.drawn;
                         let left = complete - charge + assembling.map_or(0, |a| a.0);
                         let resume = parked && (queue.is_empty() || left <= mark.div_ceil(2));
@@ -159,7 +160,8 @@ proptest! {
             prop_assert_eq!(origin.oldest(), queue.front().map(|r| Instant(r.0)));
             prop_assert!(!parked || !queue.is_empty(), "parked with nothing that could wake it");
             prop_assert!(origin.peak() >= origin.outstanding());
-            prop_assert!(pool.in_use() <= queue.len().div_ceil(SEGMENT_RECORDS) + 1);
+            // What is charged is what is held, up to a chunk begun and a chunk not used up.
+            prop_assert!(pool.in_use() as u64 <= complete.div_ceil(CHUNK as u64 - 64) + 2);
             if queue.is_empty() {
                 prop_assert_eq!(pool.in_use(), 0);
                 prop_assert!(assembly.is_some() || drawn == 0);

@@ -4,7 +4,9 @@
 //! * a read gives what is there; less than was asked for means that the pipe is empty;
 //! * readiness is an edge: when bytes or the end arrive, when room appears after a refusal, when a
 //!   connection is registered that is ready already. What an edge reports is the state when it is looked at;
-//! * a shutdown reaches the other side behind the bytes, as an end or as a reset that overtakes them.
+//! * a shutdown reaches the other side behind the bytes, as an end or as a reset that overtakes them;
+//!   one direction may be finished alone, and the other is read on;
+//! * a host that dies takes its connections along: the others hear of it, or hear nothing any more.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +17,8 @@ use std::sync::{Arc, Mutex};
 use afflux::base::rng::Rng;
 use afflux::flow::transport::Transport;
 
-use super::world::{Agenda, Event, Thread, VirtualClock};
+use super::agenda::{Agenda, Event, Thread, VirtualClock};
+use super::tap::Tap;
 
 /// Which lane a connection became.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,16 +38,25 @@ struct Pipe {
     starved: bool,
     ended: bool,
     frozen_until: u64,
+    /// The connection is torn: what is written into it from now on is lost.
+    torn: bool,
     last_at: u64,
 }
 
 #[derive(Default)]
 struct End {
+    /// The node whose end it is.
+    node: usize,
     watchers: Vec<(Thread, (u32, u32))>,
     shut: bool,
+    /// Nothing more is written here; it is still read.
+    finished: bool,
+    /// Its host died without a word: it does not even say that nobody reads.
+    silent: bool,
     reset: bool,
     established: bool,
     refused: bool,
+    tap: Tap,
 }
 
 pub struct Shape {
@@ -64,6 +76,10 @@ struct State {
     stirred: Vec<Thread>,
     accepts: Vec<VecDeque<usize>>,
     refusing_until: u64,
+    /// Hosts that are there.
+    present: Vec<bool>,
+    /// Operations that were begun on a connection, for the book.
+    begun: Vec<(usize, u32)>,
 }
 
 /// All connections of a world.
@@ -125,6 +141,8 @@ impl Net {
             stirred: Vec::new(),
             accepts: (0..nodes).map(|_| VecDeque::new()).collect(),
             refusing_until: 0,
+            present: vec![true; nodes],
+            begun: Vec::new(),
         };
         Arc::new(Net { clock, agenda, state: Mutex::new(state) })
     }
@@ -132,7 +150,7 @@ impl Net {
     /// Starts a connection to the listener of node `to`, watched by `thread` from the start.
     pub fn dial(self: &Arc<Self>, thread: Thread, token: (u32, u32), to: usize) -> Arc<SimTransport> {
         let s = &mut *self.state.lock().unwrap();
-        let refused = s.refusing_until > self.clock.ns();
+        let refused = s.refusing_until > self.clock.ns() || !s.present[to];
         let end = s.ends.len();
         for _ in 0..2 {
             s.ends.push(End::default());
@@ -140,6 +158,7 @@ impl Net {
         }
         s.lanes.push(LaneOf::Unknown);
         s.ends[end].watchers.push((thread, token));
+        (s.ends[end].node, s.ends[end + 1].node) = (thread.node, to);
         s.ends[end + 1].established = true;
         let (there, back) = (s.latency(), s.latency());
         let now = self.clock.ns();
@@ -166,6 +185,11 @@ impl Net {
 
     pub fn on_arrive(&self, node: usize, thread: Thread, end: usize) {
         let s = &mut *self.state.lock().unwrap();
+        if !s.present[node] {
+            s.ends[end].shut = true;
+            let at = self.clock.ns() + s.latency();
+            return self.agenda.add(at, Event::Reset(end ^ 1));
+        }
         s.accepts[node].push_back(end);
         s.stirred.push(thread);
     }
@@ -236,6 +260,7 @@ impl Net {
             let Some((_, part)) = s.pipes[from].flight.pop_front() else { break };
             match part {
                 _ if s.ends[to].reset => {}
+                Some(_) if s.ends[to].silent => {}
                 Some(bytes) if s.ends[to].shut => {
                     // Nobody reads there any more, and the kernel says so.
                     s.pipes[from].used -= bytes.len();
@@ -281,7 +306,11 @@ impl Net {
     pub fn living(&self) -> Vec<(usize, LaneOf)> {
         let s = self.state.lock().unwrap();
         (0..s.lanes.len())
-            .filter(|c| [2 * c, 2 * c + 1].iter().all(|e| !s.ends[*e].shut && !s.ends[*e].reset && !s.ends[*e].refused))
+            .filter(|c| {
+                [2 * c, 2 * c + 1]
+                    .iter()
+                    .all(|e| !s.ends[*e].shut && !s.ends[*e].finished && !s.ends[*e].reset && !s.ends[*e].refused)
+            })
             .map(|c| (c, s.lanes[c]))
             .collect()
     }
@@ -292,6 +321,7 @@ impl Net {
         let now = self.clock.ns();
         for end in [2 * connection, 2 * connection + 1] {
             s.pipes[end].flight.clear();
+            s.pipes[end].torn = true;
             let at = now + s.latency();
             self.agenda.add(at, Event::Reset(end));
         }
@@ -301,6 +331,38 @@ impl Net {
     pub fn freeze(&self, end: usize, until: u64) {
         let s = &mut *self.state.lock().unwrap();
         s.pipes[end].frozen_until = s.pipes[end].frozen_until.max(until);
+    }
+
+    /// Operations that were begun on a connection since the last time.
+    pub fn take_begun(&self) -> Vec<(usize, u32)> {
+        std::mem::take(&mut self.state.lock().unwrap().begun)
+    }
+
+    /// A host is gone, with all ends that its threads watch. `told`: the other sides hear of it.
+    pub fn on_death(&self, node: usize, told: bool) {
+        let s = &mut *self.state.lock().unwrap();
+        s.present[node] = false;
+        s.ready.retain(|thread, _| thread.node != node);
+        s.stirred.retain(|thread| thread.node != node);
+        s.accepts[node].clear();
+        // One that has not arrived yet is refused when it does.
+        let gone: Vec<usize> = (0..s.ends.len()).filter(|end| s.ends[*end].node == node).collect();
+        gone.iter().for_each(|end| s.ends[*end].watchers.clear());
+        for end in gone {
+            if told {
+                self.close(s, end, true);
+            } else {
+                // No byte of it arrives any more, and nobody says why.
+                s.ends[end].shut = true;
+                s.ends[end].silent = true;
+                s.pipes[end].flight.clear();
+            }
+        }
+    }
+
+    /// The host is there again.
+    pub fn on_birth(&self, node: usize) {
+        self.state.lock().unwrap().present[node] = true;
     }
 
     /// Dials are refused until then.
@@ -345,8 +407,7 @@ impl Net {
         left
     }
 
-    fn close(&self, end: usize, dropped: bool) {
-        let s = &mut *self.state.lock().unwrap();
+    fn close(&self, s: &mut State, end: usize, dropped: bool) {
         if s.ends[end].shut || s.ends[end].reset && dropped {
             return;
         }
@@ -358,13 +419,21 @@ impl Net {
         if (dropped && unread) || s.rng.below(3) == 0 {
             s.pipes[end].flight.clear();
             self.agenda.add(now + latency, Event::Reset(end ^ 1));
-        } else {
-            let pipe = &mut s.pipes[end];
-            let at = (now + latency).max(pipe.last_at).max(pipe.frozen_until);
-            pipe.last_at = at;
-            pipe.flight.push_back((at, None));
-            self.agenda.add(at, Event::Deliver(end));
+        } else if !s.ends[end].finished {
+            self.end_stream(s, end, latency);
         }
+    }
+
+    /// The end of what `end` writes, behind what it has written.
+    fn end_stream(&self, s: &mut State, end: usize, latency: u64) {
+        let pipe = &mut s.pipes[end];
+        if pipe.torn {
+            return;
+        }
+        let at = (self.clock.ns() + latency).max(pipe.last_at).max(pipe.frozen_until);
+        pipe.last_at = at;
+        pipe.flight.push_back((at, None));
+        self.agenda.add(at, Event::Deliver(end));
     }
 }
 
@@ -389,9 +458,11 @@ impl Transport for SimTransport {
             return if pipe.ended { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
         }
         let n = buf.len().min(pipe.arrived.len());
-        for (to, from) in buf.iter_mut().zip(pipe.arrived.drain(..n)) {
-            *to = from;
-        }
+        let (front, back) = pipe.arrived.as_slices();
+        let first = n.min(front.len());
+        buf[..first].copy_from_slice(&front[..first]);
+        buf[first..n].copy_from_slice(&back[..n - first]);
+        pipe.arrived.drain(..n);
         let at = (self.net.clock.ns() + s.latency()).max(s.pipes[own].frozen_until);
         self.net.agenda.add(at, Event::Acknowledge(other, n));
         Ok(n)
@@ -400,7 +471,8 @@ impl Transport for SimTransport {
     fn write(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let s = &mut *self.net.state.lock().unwrap();
         let end = self.end;
-        if s.ends[end].shut || s.ends[end].reset {
+        let e = &s.ends[end];
+        if e.shut || e.finished || e.reset {
             return Err(ErrorKind::BrokenPipe.into());
         }
         let asked: usize = bufs.iter().map(|b| b.len()).sum();
@@ -418,18 +490,32 @@ impl Transport for SimTransport {
             let rest = n - bytes.len();
             bytes.extend_from_slice(&buf[..buf.len().min(rest)]);
         }
+        let mut ops = Vec::new();
+        s.ends[end].tap.on_taken(bufs, n, &mut ops);
+        s.begun.extend(ops.into_iter().map(|op| (end / 2, op)));
         let at = self.net.clock.ns() + s.latency();
         let pipe = &mut s.pipes[end];
         let at = at.max(pipe.last_at).max(pipe.frozen_until);
         pipe.last_at = at;
         pipe.used += n;
-        pipe.flight.push_back((at, Some(bytes)));
-        self.net.agenda.add(at, Event::Deliver(end));
+        if !pipe.torn {
+            pipe.flight.push_back((at, Some(bytes)));
+            self.net.agenda.add(at, Event::Deliver(end));
+        }
         Ok(n)
     }
 
     fn shutdown(&self) {
-        self.net.close(self.end, false);
+        self.net.close(&mut self.net.state.lock().unwrap(), self.end, false);
+    }
+
+    fn finish(&self) {
+        let s = &mut *self.net.state.lock().unwrap();
+        let e = &mut s.ends[self.end];
+        if !(e.shut || e.reset || std::mem::replace(&mut e.finished, true)) {
+            let latency = s.latency();
+            self.net.end_stream(s, self.end, latency);
+        }
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -439,6 +525,6 @@ impl Transport for SimTransport {
 
 impl Drop for SimTransport {
     fn drop(&mut self) {
-        self.net.close(self.end, true);
+        self.net.close(&mut self.net.state.lock().unwrap(), self.end, true);
     }
 }

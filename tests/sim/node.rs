@@ -9,17 +9,19 @@ use std::sync::{Arc, Mutex};
 
 use afflux::base::id::ShardId;
 use afflux::base::time::Instant;
+use afflux::engine::completion::log_line::Line;
 use afflux::engine::completion::{CompletionAction, CompletionEngine, ConnKey};
 use afflux::engine::seat::SeatFactory;
 use afflux::engine::shard::{LinkKey, ShardAction, ShardEngine};
-use afflux::engine::shared::HostShared;
+use afflux::engine::shared::{HostShared, Life};
 use afflux::flow::target::Target;
 use afflux::flow::transport::Transport;
-use afflux::plan::{Endpoint, HostPlan};
+use afflux::plan::{Endpoint, HostPlan, Idle};
 use afflux::sync::wake::WakeCell;
 
+use super::agenda::{Agenda, Event, MS, Thread, US, VirtualClock};
+use super::coverage::Coverage;
 use super::net::{LaneOf, Net, SimTransport};
-use super::world::{Agenda, Event, Thread, US, VirtualClock};
 
 enum Engine {
     Shard(Box<ShardEngine>),
@@ -30,6 +32,8 @@ enum Engine {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Turn,
+    /// The turn is over and left more: the poller is asked without waiting.
+    Again,
     /// The turn is over and left nothing; others may act before the sleep is announced.
     Settle,
     Asleep,
@@ -45,6 +49,7 @@ struct Runner {
     version: u64,
     moved: bool,
     next: Instant,
+    idle_since: Option<u64>,
     /// The next turn takes so much longer: a callback that blocks.
     stuck: u64,
 }
@@ -54,17 +59,45 @@ pub type Woken = Arc<Mutex<Vec<Thread>>>;
 
 pub struct Node {
     pub at: usize,
+    /// How often it was started before.
+    pub life: u32,
     pub shared: Arc<HostShared>,
     runners: Vec<Runner>,
     /// A waker was called; remembered until the next poll, like an eventfd.
     notified: Vec<bool>,
     dialling: BTreeMap<(u32, u32), Arc<SimTransport>>,
-    /// Every target that there ever was.
-    pub targets: Vec<Arc<Target>>,
+    /// Every target that there ever was, and those that something may still happen to.
+    pub targets: Vec<Known>,
+    pub living: Vec<usize>,
     pub turns: u64,
+    /// What its completion thread said about links that ended.
+    pub ended: Vec<&'static str>,
     /// Say what the host logs.
     pub verbose: bool,
 }
+
+/// A target, and what the world has seen of it.
+pub struct Known {
+    pub target: Arc<Target>,
+    /// The last attach.
+    pub link: u64,
+    /// Records decoded on attaches before that one, and on it.
+    pub decoded_before: u64,
+    pub decoded: u64,
+    parked: bool,
+    paused: bool,
+    /// Replies waited for room at the last look.
+    replying: bool,
+    up: bool,
+    gone_since: Option<u64>,
+}
+
+/// After this time nothing comes from a link that was lost.
+const AFTERLIFE: u64 = 3_000 * MS;
+
+/// Reasons of the completion thread that are states to be reached.
+const REASONS: [&str; 3] =
+    ["no byte on either lane in time", "a record in assembly got no byte in time", "the handshake took too long"];
 
 /// Addresses in the world are numbers of nodes.
 pub fn address(node: usize) -> SocketAddr {
@@ -80,19 +113,18 @@ fn node_of(endpoint: &Endpoint) -> usize {
 
 impl Node {
     pub fn new(
-        at: usize,
+        (at, life): (usize, u32),
         plan: HostPlan,
         clock: Arc<VirtualClock>,
         woken: &Woken,
-        channels: &[SeatFactory],
-        node: &SeatFactory,
+        (channels, node): (&[SeatFactory], Option<&SeatFactory>),
         seed: u64,
     ) -> Node {
         plan.check().unwrap();
         let shards = plan.shards as usize;
         let wakes: Vec<Arc<WakeCell>> = (0..=shards)
             .map(|i| {
-                let (woken, thread) = (woken.clone(), Thread { node: at, at: i });
+                let (woken, thread) = (woken.clone(), Thread { node: at, life, at: i });
                 Arc::new(WakeCell::new(move || woken.lock().unwrap().push(thread)))
             })
             .collect();
@@ -102,7 +134,7 @@ impl Node {
             .into_iter()
             .enumerate()
             .map(|(i, receiver)| {
-                let engine = ShardEngine::new(shared.clone(), ShardId(i as u16), receiver, channels, Some(node));
+                let engine = ShardEngine::new(shared.clone(), ShardId(i as u16), receiver, channels, node);
                 Engine::Shard(Box::new(engine))
             })
             .collect();
@@ -118,17 +150,21 @@ impl Node {
                 version: 0,
                 moved: false,
                 next: Instant(0),
+                idle_since: None,
                 stuck: 0,
             })
             .collect();
         Node {
             at,
+            life,
             shared,
             runners,
             notified: vec![false; shards + 1],
             dialling: BTreeMap::new(),
             targets: Vec::new(),
+            living: Vec::new(),
             turns: 0,
+            ended: Vec::new(),
             verbose: false,
         }
     }
@@ -138,12 +174,57 @@ impl Node {
     }
 
     pub fn completion(&self) -> Thread {
-        Thread { node: self.at, at: self.runners.len() - 1 }
+        self.thread(usize::from(self.shared.plan.shards))
+    }
+
+    pub fn thread(&self, at: usize) -> Thread {
+        Thread { node: self.at, life: self.life, at }
     }
 
     /// How many threads do not sleep.
     pub fn awake(&self) -> u32 {
         self.runners.iter().filter(|r| r.phase != Phase::Asleep).count() as u32
+    }
+
+    pub fn sleeps(&self, at: usize) -> bool {
+        self.runners[at].phase == Phase::Asleep
+    }
+
+    /// A thread that sleeps although something was left for it.
+    pub fn overslept(&self) -> Option<usize> {
+        (0..self.runners.len()).find(|at| self.sleeps(*at) && !self.notified[*at] && self.runners[*at].has_work())
+    }
+
+    /// The shards' engines.
+    pub fn shards(&self) -> impl Iterator<Item = &ShardEngine> {
+        self.runners.iter().filter_map(|r| match &r.engine {
+            Engine::Shard(engine) => Some(&**engine),
+            Engine::Completion(_) => None,
+        })
+    }
+
+    /// The last turn of every thread of a host that was stopped.
+    pub fn stop(&mut self, now: u64, net: &Arc<Net>) {
+        for at in 0..self.runners.len() {
+            self.turn(at, now, net);
+            if let Engine::Completion(engine) = &mut self.runners[at].engine {
+                engine.close_all();
+            }
+        }
+    }
+
+    pub fn serves(&self) -> bool {
+        !self.is_over() && self.shared.life() == Life::Serving
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.runners.is_empty()
+    }
+
+    /// The engines go, with everything that they hold.
+    pub fn bury(&mut self) {
+        self.runners.clear();
+        self.dialling.clear();
     }
 
     /// Whether every configured link is up.
@@ -161,11 +242,14 @@ impl Node {
 
     pub fn schedule(&mut self, at: usize, when: u64, agenda: &Agenda) {
         self.runners[at].version += 1;
-        agenda.add(when, Event::Run(Thread { node: self.at, at }, self.runners[at].version));
+        agenda.add(when, Event::Run(self.thread(at), self.runners[at].version));
     }
 
     /// A waker was called or the poller has something: the thread runs soon if it sleeps.
     pub fn stir(&mut self, at: usize, by_waker: bool, when: u64, agenda: &Agenda) {
+        if self.is_over() {
+            return;
+        }
         self.notified[at] |= by_waker;
         if self.runners[at].phase == Phase::Asleep {
             self.runners[at].phase = Phase::Waking;
@@ -175,26 +259,25 @@ impl Node {
 
     /// One step of a thread's loop. `pause`: how long it takes.
     pub fn run(&mut self, at: usize, version: u64, now: u64, pause: u64, net: &Arc<Net>, agenda: &Agenda) {
-        if self.runners[at].version != version {
+        if self.runners.get(at).is_none_or(|runner| runner.version != version) {
             return;
         }
-        let thread = Thread { node: self.at, at };
+        let thread = self.thread(at);
         match self.runners[at].phase {
-            Phase::Asleep | Phase::Waking | Phase::Turn => {
-                if self.runners[at].phase != Phase::Turn {
-                    self.poll(at, net);
-                    self.runners[at].wake.awake();
-                    self.runners[at].phase = Phase::Turn;
+            Phase::Asleep | Phase::Waking | Phase::Again | Phase::Turn => {
+                match self.runners[at].phase {
+                    Phase::Turn => {}
+                    Phase::Again => self.poll(at, net),
+                    _ => {
+                        self.poll(at, net);
+                        self.runners[at].wake.awake();
+                    }
                 }
                 self.turns += 1;
                 let again = self.turn(at, now, net);
-                self.note_targets();
                 let pause = pause + std::mem::take(&mut self.runners[at].stuck);
-                if again {
-                    self.poll(at, net);
-                } else {
-                    self.runners[at].phase = Phase::Settle;
-                }
+                let on = self.spins(at, now, again) || again;
+                self.runners[at].phase = if on { Phase::Again } else { Phase::Settle };
                 self.schedule(at, now + pause, agenda);
             }
             Phase::Settle => {
@@ -215,6 +298,7 @@ impl Node {
                 }
                 let next = runner.next;
                 runner.phase = Phase::Asleep;
+                runner.idle_since = None;
                 runner.version += 1;
                 if accepts || self.notified[at] || net.has_ready(thread) {
                     self.stir(at, false, now, agenda);
@@ -227,10 +311,24 @@ impl Node {
         }
     }
 
+    /// Whether an idle shard looks for work a little longer before it sleeps.
+    fn spins(&mut self, at: usize, now: u64, again: bool) -> bool {
+        let runner = &mut self.runners[at];
+        if again || runner.moved {
+            runner.idle_since = None;
+        }
+        match self.shared.plan.idle {
+            Idle::SpinThenPark(time) if matches!(runner.engine, Engine::Shard(_)) => {
+                now - *runner.idle_since.get_or_insert(now) < time.as_nanos() as u64
+            }
+            _ => false,
+        }
+    }
+
     /// Hands over what the poller has.
     fn poll(&mut self, at: usize, net: &Arc<Net>) {
         self.notified[at] = false;
-        let thread = Thread { node: self.at, at };
+        let thread = self.thread(at);
         for ready in net.poll(thread) {
             let (index, generation) = ready.token;
             match &mut self.runners[at].engine {
@@ -257,7 +355,7 @@ impl Node {
 
     /// True: there is more to do now.
     fn turn(&mut self, at: usize, now: u64, net: &Arc<Net>) -> bool {
-        let thread = Thread { node: self.at, at };
+        let thread = self.thread(at);
         let now = Instant(now);
         match &mut self.runners[at].engine {
             Engine::Shard(engine) => {
@@ -308,6 +406,8 @@ impl Node {
                             if self.verbose {
                                 println!("{:>9} us, node {}: {line:?}", now.0 / 1000, self.at);
                             }
+                            let (Line::Info(text) | Line::Warn(text)) = line;
+                            self.ended.extend(REASONS.iter().find(|reason| text.contains(**reason)));
                         }
                     }
                 }
@@ -318,13 +418,67 @@ impl Node {
         }
     }
 
-    fn note_targets(&mut self) {
-        let known = self.shared.targets.lock();
-        for target in known.iter() {
-            if !self.targets.iter().any(|t| Arc::ptr_eq(t, target)) {
-                self.targets.push(target.clone());
-            }
+    /// Notes what became of targets since the last look, and which states they passed.
+    /// Returns the peers of links that were lost.
+    pub fn look_at_targets(&mut self, now: u64, coverage: &mut Coverage) -> Vec<Arc<str>> {
+        let mut lost = Vec::new();
+        let newest = self.targets.last().map_or(0, |known| known.target.id.0);
+        for target in self.shared.targets.lock().iter().filter(|t| t.id.0 > newest) {
+            self.living.push(self.targets.len());
+            self.targets.push(Known {
+                target: target.clone(),
+                link: 0,
+                decoded_before: 0,
+                decoded: 0,
+                parked: false,
+                paused: false,
+                replying: false,
+                up: false,
+                gone_since: None,
+            });
         }
+        for name in self.ended.drain(..) {
+            coverage.add(name, 1);
+        }
+        let shared = &self.shared;
+        let known = &mut self.targets;
+        self.living.retain(|at| {
+            let Known { target, link, decoded_before, decoded, parked, paused, replying, up, gone_since } =
+                &mut known[*at];
+            let present = target.link.get();
+            if present != 0 && present != *link {
+                *decoded_before += std::mem::take(decoded);
+                let again = std::mem::replace(link, present) != 0;
+                coverage.see("link attached", true);
+                coverage.see("link attached again", again);
+                coverage.see("link attached with records in its queue", target.mark.bytes() > 0);
+                coverage.see("link attached with operations that wait", target.mark.waiters() > 0);
+            }
+            *decoded = (*decoded).max(target.decoded.get());
+            if std::mem::replace(up, present != 0) && present == 0 {
+                lost.push(target.label());
+                coverage.see("link lost with records in its queue", target.mark.bytes() > 0);
+                coverage.see("link lost while operations wait for room", target.mark.waiters() > 0);
+                coverage.see("link lost while its peer has us paused", *paused);
+                coverage.see("link lost while it is parked", target.parked.is_raised());
+                coverage.see("link lost while replies wait for room", *replying);
+            }
+            *replying = !target.reply_waiters.lock().is_empty();
+            let (was_parked, was_paused) = (*parked, *paused);
+            (*parked, *paused) = (target.parked.is_raised(), target.mark.is_blocked());
+            coverage.see("link parked", *parked && !was_parked);
+            coverage.see("link un-parked", was_parked && !*parked && present != 0);
+            coverage.see("paused by its peer", *paused && !was_paused);
+            coverage.see("resumed by its peer", was_paused && !*paused && present != 0);
+            if target.gone.is_raised() {
+                let over = *gone_since.get_or_insert(now) + AFTERLIFE < now;
+                return !over || target.mark.bytes() > 0 || target.mark.waiters() > 0;
+            }
+            true
+        });
+        coverage.see("oversize budget drawn", shared.oversize.ops() > 0);
+        coverage.see("oversize budget drawn by two", shared.oversize.ops() > 1);
+        lost
     }
 }
 

@@ -1,133 +1,685 @@
-//! Time, chance and what happens next. One thread, one agenda: the earliest entry runs, entries of
-//! the same instant run in the order they were made. Nothing else decides an order, so a seed is a run.
+//! The world: hosts, connections and callers under one agenda, faults that befall them, and the checks
+//! between two steps.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
-use afflux::base::time::{Clock, Instant};
+use afflux::base::error::{Detail, ErrorKind};
+use afflux::base::rng::Rng;
+use afflux::base::time::Instant;
+use afflux::engine::call::{OneWay, Pending, TwoWay};
+use afflux::engine::shared::Life;
+use afflux::{Channel, Client};
 
-/// A clock that stands still until the world moves it.
-#[derive(Debug, Default)]
-pub struct VirtualClock(AtomicU64);
+use super::agenda::{Agenda, Event, MS, Thread, Trace, US, VirtualClock};
+use super::book::{Book, End, Kind};
+use super::checkers::{Circumstances, check_losses, check_node, not_at_rest};
+use super::coverage::Coverage;
+use super::net::{LaneOf, Net, Shape};
+use super::node::{Node, Woken};
+use super::script::Script;
+use super::stage::{Stage, seats};
+use super::still::check_still;
+use super::swarm::{Swarm, name, one_of};
 
-impl VirtualClock {
-    pub fn set(&self, now: u64) {
-        self.0.store(now, Ordering::Relaxed);
-    }
+/// The longest that a world may take to come to rest once the load has ended.
+const REST: u64 = 60_000 * MS;
 
-    pub fn ns(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
+/// How long a caller rests after an operation that did not go out.
+const AFTER_FAILURE: u64 = 20 * MS;
+
+struct Caller {
+    node: usize,
+    /// Which life of the node its channel belongs to.
+    life: u32,
+    /// `None`: whoever serves the channel.
+    to: Option<usize>,
+    channel: Channel,
+    /// Handled by futures, which take requests alone.
+    slow: bool,
+    origin: u32,
+    /// So many outstanding and no more; `None`: it goes on whatever becomes of them.
+    window: Option<u64>,
+    outstanding: u64,
+    rests_until: u64,
 }
 
-impl Clock for VirtualClock {
-    fn now(&self) -> Instant {
-        Instant(self.ns())
-    }
+enum Started {
+    Send(Pending<OneWay>),
+    Request(Pending<TwoWay>),
 }
 
-/// One thread of a host: a shard, or its completion thread, which comes after the shards.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Thread {
-    pub node: usize,
-    pub at: usize,
+struct Wakes(Mutex<Vec<u32>>);
+
+struct OpWaker {
+    op: u32,
+    wakes: Arc<Wakes>,
 }
 
-/// What is on the agenda.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Event {
-    /// A thread goes on, unless it was rescheduled since.
-    Run(Thread, u64),
-    /// Bytes or the end of the stream arrive at the other side of this end.
-    Deliver(usize),
-    /// The writer at this end learns that its reader took so many bytes.
-    Acknowledge(usize, usize),
-    /// This end learns that the other side will not talk to it any more.
-    Reset(usize),
-    /// A dial of this end comes out.
-    Connected(usize, bool),
-    /// A connection arrives at the listener of a node.
-    Arrive(usize, usize),
-    /// A caller makes its next operation.
-    Call(usize),
-    /// The user of an operation does what he planned: cancel it, or drop it.
-    GiveUp(usize),
-    /// A responder that was kept answers, from a thread of its own.
-    Answer(usize),
-    /// A handler's future that sleeps goes on.
-    Alarm(usize),
-    /// The next fault.
-    Fault,
-    /// Look whether everything is over.
-    Look,
-}
-
-#[derive(Default)]
-struct Entries {
-    heap: BinaryHeap<Reverse<(u64, u64, Numbered)>>,
-    made: u64,
-}
-
-/// Compared by nothing: time and number decide.
-#[derive(Clone, Copy)]
-struct Numbered(Event);
-
-impl PartialEq for Numbered {
-    fn eq(&self, _: &Self) -> bool {
-        true
+impl Wake for OpWaker {
+    fn wake(self: Arc<Self>) {
+        self.wakes.0.lock().unwrap().push(self.op);
     }
 }
 
-impl Eq for Numbered {}
-
-impl PartialOrd for Numbered {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
+/// A host that is being shut down: until when, and what the last quiet look saw.
+struct Draining {
+    node: usize,
+    life: u32,
+    until: u64,
+    before: Option<(u64, Vec<u64>)>,
 }
 
-impl Ord for Numbered {
-    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
-    }
+pub struct World {
+    clock: Arc<VirtualClock>,
+    agenda: Agenda,
+    rng: Rng,
+    net: Arc<Net>,
+    nodes: Vec<Node>,
+    /// Hosts that are over.
+    graves: Vec<Node>,
+    woken: Woken,
+    stage: Arc<Stage>,
+    swarm: Swarm,
+    callers: Vec<Caller>,
+    made: usize,
+    started: BTreeMap<u32, (usize, Started)>,
+    wakes: Arc<Wakes>,
+    draining: Vec<Draining>,
+    load_over: Option<u64>,
+    faulty: bool,
+    /// Until then somebody may not have noticed a death.
+    unnoticed: u64,
+    coverage: Coverage,
 }
 
-/// Everything that will happen. Handlers and connections add to it from within the engines.
-#[derive(Clone, Default)]
-pub struct Agenda(Arc<Mutex<Entries>>);
-
-impl Agenda {
-    pub fn add(&self, at: u64, event: Event) {
-        let entries = &mut *self.0.lock().unwrap();
-        entries.made += 1;
-        entries.heap.push(Reverse((at, entries.made, Numbered(event))));
-    }
-
-    pub fn next(&self) -> Option<(u64, Event)> {
-        let Reverse((at, _, Numbered(event))) = self.0.lock().unwrap().heap.pop()?;
-        Some((at, event))
-    }
+/// What a run came to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub trace: Trace,
+    pub faults: Vec<String>,
+    pub operations: usize,
+    pub virtual_ms: u64,
+    pub turns: u64,
 }
 
-/// What has happened, in one number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Trace(u64);
-
-impl Default for Trace {
-    fn default() -> Self {
-        Trace(0xCBF2_9CE4_8422_2325)
+impl World {
+    pub fn new(seed: u64, swarm: Swarm, verbose: bool) -> World {
+        let clock = Arc::new(VirtualClock::default());
+        let agenda = Agenda::default();
+        let mut rng = Rng::new(seed);
+        let shape =
+            Shape { capacity: swarm.pipe, latency_min: swarm.latency_us.0 * US, latency_max: swarm.latency_us.1 * US };
+        let net = Net::new(clock.clone(), agenda.clone(), rng.bits(), shape, swarm.nodes);
+        let stage = Stage::new(clock.clone(), agenda.clone(), swarm.clone(), seed);
+        stage.book.lock().unwrap().one_way = swarm.links == 1;
+        let mut world = World {
+            clock,
+            agenda,
+            net,
+            nodes: Vec::new(),
+            graves: Vec::new(),
+            woken: Woken::default(),
+            stage,
+            callers: Vec::new(),
+            made: 0,
+            started: BTreeMap::new(),
+            wakes: Arc::new(Wakes(Mutex::new(Vec::new()))),
+            draining: Vec::new(),
+            load_over: None,
+            faulty: false,
+            unnoticed: 0,
+            coverage: Coverage::default(),
+            rng,
+            swarm,
+        };
+        for at in 0..world.swarm.nodes {
+            let mut node = world.build(at, 0);
+            node.verbose = verbose;
+            world.nodes.push(node);
+        }
+        world.begin();
+        world
     }
-}
 
-impl Trace {
-    pub fn note(&mut self, words: &[u64]) {
-        for word in words {
-            self.0 = (self.0 ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
+    fn build(&mut self, at: usize, life: u32) -> Node {
+        let (channels, own) = seats(&self.stage, at, life);
+        let plan = self.swarm.plan(at, life);
+        let seats = (&channels[..], own.as_ref());
+        Node::new((at, life), plan, self.clock.clone(), &self.woken, seats, self.rng.bits())
+    }
+
+    fn begin(&mut self) {
+        (0..self.nodes.len()).for_each(|node| self.set_going(node));
+        for i in 0..self.swarm.callers {
+            let node = self.rng.below(self.nodes.len() as u64) as usize;
+            let client = Client::new(self.nodes[node].shared.clone());
+            let to = (node + 1 + self.rng.below(self.nodes.len() as u64 - 1) as usize) % self.nodes.len();
+            let choice = self.rng.below(4);
+            let to = (choice > 1).then_some(to);
+            let closed = self.rng.below(100) < self.swarm.closed_percent;
+            self.callers.push(Caller {
+                node,
+                life: 0,
+                to,
+                channel: channel(&client, to, choice == 1),
+                slow: choice == 1,
+                origin: i as u32,
+                window: closed.then_some(self.swarm.window),
+                outstanding: 0,
+                rests_until: 0,
+            });
+            // Some begin before anything is connected.
+            let when = if self.rng.below(3) == 0 { 0 } else { 5 * MS } + self.rng.below(5 * MS);
+            (0..self.callers[i].window.unwrap_or(1)).for_each(|_| self.agenda.add(when, Event::Call(i)));
+        }
+        if self.swarm.faults.any() {
+            self.agenda.add(self.rng.below(2 * self.swarm.faults.interval_us * US), Event::Fault);
+        }
+        self.agenda.add(10 * MS, Event::Look);
+    }
+
+    fn set_going(&mut self, node: usize) {
+        for at in 0..self.nodes[node].threads() {
+            let when = self.clock.ns() + self.rng.below(100 * US);
+            self.nodes[node].schedule(at, when, &self.agenda);
+        }
+    }
+
+    pub fn run(mut self) -> (Outcome, Coverage) {
+        while let Some((at, event)) = self.agenda.next() {
+            let now = at.max(self.clock.ns());
+            self.clock.set(now);
+            let touched = self.touched(event);
+            if self.step(event, now) {
+                break;
+            }
+            self.settle(now);
+            let book = &mut *self.stage.book.lock().unwrap();
+            for node in &self.nodes[touched] {
+                if !node.is_over() {
+                    check_still(node, book, &mut self.coverage);
+                }
+            }
+            if !book.faults.is_empty() {
+                break;
+            }
+        }
+        self.finish();
+        let book = &mut *self.stage.book.lock().unwrap();
+        let outcome = Outcome {
+            trace: book.trace,
+            faults: std::mem::take(&mut book.faults),
+            operations: book.ops.len(),
+            virtual_ms: self.clock.ns() / MS,
+            turns: self.nodes.iter().chain(&self.graves).map(|n| n.turns).sum(),
+        };
+        (outcome, std::mem::take(&mut self.coverage))
+    }
+
+    /// The hosts whose memory an event may change.
+    fn touched(&self, event: Event) -> Range<usize> {
+        let one = |node: usize| node..node + 1;
+        match event {
+            Event::Run(thread, _) => one(thread.node),
+            Event::Call(caller) => one(self.callers[caller].node),
+            Event::Deliver(_) | Event::Acknowledge(..) | Event::Reset(_) => 0..0,
+            Event::Connected(..) | Event::Arrive(..) => 0..0,
+            _ => 0..self.nodes.len(),
+        }
+    }
+
+    /// True: everything is over.
+    fn step(&mut self, event: Event, now: u64) -> bool {
+        match event {
+            Event::Run(thread, version) => self.run_thread(thread, version, now),
+            Event::Deliver(end) => self.net.on_deliver(end),
+            Event::Acknowledge(end, bytes) => self.net.on_acknowledge(end, bytes),
+            Event::Reset(end) => self.net.on_reset(end),
+            Event::Connected(end, well) => self.net.on_connected(end, well),
+            Event::Arrive(node, end) => self.net.on_arrive(node, self.nodes[node].completion(), end),
+            Event::Call(caller) => self.call(caller, now),
+            Event::GiveUp(op) => self.give_up(op as u32, now),
+            Event::Answer(at) => self.stage.answer(at),
+            Event::Alarm(at) => self.stage.ring(at),
+            Event::Fault => self.inject(now),
+            Event::Restart(node) => self.restart(node, now),
+            Event::Drain(node) => self.drain(node, now),
+            Event::Look => return self.look(now),
+        }
+        false
+    }
+
+    fn run_thread(&mut self, thread: Thread, version: u64, now: u64) {
+        let pause = 1 + self.rng.below(self.swarm.turn_us * US);
+        let node = &mut self.nodes[thread.node];
+        if node.life != thread.life || node.is_over() {
+            return;
+        }
+        node.run(thread.at, version, now, pause, &self.net, &self.agenda);
+        self.stage.book.lock().unwrap().trace.note(&[now, thread.node as u64, thread.at as u64]);
+        self.observe(thread.node, now);
+    }
+
+    /// What a step of a host has changed.
+    fn observe(&mut self, node: usize, now: u64) {
+        let node = &mut self.nodes[node];
+        let book = &mut *self.stage.book.lock().unwrap();
+        // A peer that was stuck for long enough is taken for dead.
+        self.faulty |= !node.ended.is_empty();
+        for label in node.look_at_targets(now, &mut self.coverage) {
+            if let Some(other) = (0..self.swarm.nodes).find(|at| *name(*at) == *label) {
+                book.on_loss(node.at, other);
+            }
+        }
+        for (connection, op) in self.net.take_begun() {
+            book.on_begun(op, connection);
+        }
+        check_node(node, book, &mut self.coverage);
+    }
+
+    /// Wakers that were called, edges that came, ends that were heard of.
+    fn settle(&mut self, now: u64) {
+        loop {
+            let woken = std::mem::take(&mut *self.woken.lock().unwrap());
+            let stirred = self.net.take_stirred();
+            let ended = std::mem::take(&mut *self.wakes.0.lock().unwrap());
+            if woken.is_empty() && stirred.is_empty() && ended.is_empty() {
+                break;
+            }
+            for (threads, by_waker) in [(woken, true), (stirred, false)] {
+                for thread in threads {
+                    let node = &mut self.nodes[thread.node];
+                    if node.life == thread.life {
+                        let when = now + self.rng.below(20 * US);
+                        node.stir(thread.at, by_waker, when, &self.agenda);
+                    }
+                }
+            }
+            for op in ended {
+                self.poll(op, now);
+            }
+        }
+    }
+
+    fn poll(&mut self, op: u32, now: u64) {
+        let waker = Waker::from(Arc::new(OpWaker { op, wakes: self.wakes.clone() }));
+        let cx = &mut Context::from_waker(&waker);
+        let over = match self.started.get_mut(&op) {
+            None => return,
+            Some((_, Started::Send(pending))) => match Pin::new(pending).poll(cx) {
+                Poll::Pending => false,
+                Poll::Ready(end) => {
+                    self.stage.book.lock().unwrap().on_send(op, &end, now);
+                    true
+                }
+            },
+            Some((_, Started::Request(pending))) => match Pin::new(pending).poll(cx) {
+                Poll::Pending => false,
+                Poll::Ready(end) => {
+                    let book = &mut *self.stage.book.lock().unwrap();
+                    book.on_reply(op, &end, now);
+                    let gate = self.nodes[book.ops[op as usize].from].shared.gate.snapshot(Instant(now));
+                    self.coverage
+                        .see("reply taken while every permit was out", end.is_ok() && gate.in_use == gate.limit);
+                    true
+                }
+            },
+        };
+        if over && let Some((caller, _)) = self.started.remove(&op) {
+            self.ended(caller, op, now);
+        }
+    }
+
+    /// An operation of a caller has ended: one with a window makes the next.
+    fn ended(&mut self, at: usize, op: u32, now: u64) {
+        let caller = &mut self.callers[at];
+        if matches!(self.stage.book.lock().unwrap().ops[op as usize].end, Some(End::Unsent(_))) {
+            caller.rests_until = now + self.rng.below(AFTER_FAILURE);
+        }
+        if caller.window.is_some() {
+            caller.outstanding -= 1;
+            let pause = self.rng.below(2 * self.swarm.think_us * US);
+            self.agenda.add(now + pause, Event::Call(at));
+        }
+    }
+
+    fn call(&mut self, at: usize, now: u64) {
+        let Caller { node, life, window, outstanding, rests_until, .. } = self.callers[at];
+        let over = self.made >= self.swarm.ops;
+        if over || self.nodes[node].life != life || self.nodes[node].is_over() {
+            return;
+        }
+        if now < rests_until {
+            return self.agenda.add(rests_until, Event::Call(at));
+        }
+        match window {
+            Some(window) => {
+                if outstanding < window {
+                    self.call_once(at, now);
+                }
+            }
+            None => {
+                let burst = 1 + self.rng.below(self.swarm.burst);
+                (0..burst).for_each(|_| self.call_once(at, now));
+                let pause = self.rng.below(2 * self.swarm.interval_us * burst * US);
+                self.agenda.add(now + pause, Event::Call(at));
+            }
+        }
+    }
+
+    fn call_once(&mut self, at: usize, now: u64) {
+        self.made += 1;
+        let (r, swarm) = (&mut self.rng, &self.swarm);
+        let caller = &mut self.callers[at];
+        let request = caller.slow || r.below(100) < swarm.request_percent;
+        let timeout = Duration::from_millis(swarm.timeout_ms.0 + r.below(swarm.timeout_ms.1));
+        let to = caller.to.unwrap_or(usize::MAX);
+        let kind = if request { Kind::Request } else { Kind::Send };
+        let reply = swarm.len(r) as u32;
+        let op = {
+            let book = &mut *self.stage.book.lock().unwrap();
+            let from = (caller.node, caller.life);
+            let op = book.begin(kind, from, to, caller.origin, now, timeout.as_nanos() as u64);
+            book.ops[op as usize].reply = reply;
+            op
+        };
+        let script = Script {
+            op,
+            act: swarm.act(r),
+            reply,
+            hold_us: r.below(swarm.hold_us) as u32,
+            next: r.below(swarm.nodes as u64) as u8,
+        };
+        let payload = script.encode(swarm.len(r));
+        caller.outstanding += u64::from(caller.window.is_some());
+        if !request && r.below(100) < swarm.try_percent {
+            let end = caller.channel.try_send("try", payload);
+            self.stage.book.lock().unwrap().on_send(op, &end, now);
+            return self.ended(at, op, now);
+        }
+        let started = match request {
+            true => Started::Request(caller.channel.request("ask", payload).timeout(timeout).submit()),
+            false => Started::Send(caller.channel.send("tell", payload).timeout(timeout).submit()),
+        };
+        self.started.insert(op, (at, started));
+        if r.below(100) < swarm.give_up_percent {
+            let when = now + r.below(timeout.as_nanos() as u64 / 4);
+            self.agenda.add(when, Event::GiveUp(op as usize));
+        }
+        self.poll(op, now);
+    }
+
+    fn give_up(&mut self, op: u32, now: u64) {
+        let Some((caller, started)) = self.started.remove(&op) else { return };
+        let how = self.rng.below(3);
+        let back = match (how, started) {
+            (0, Started::Send(pending)) => pending.cancel(),
+            (0, Started::Request(pending)) => pending.cancel(),
+            (1, Started::Send(pending)) => {
+                pending.detach();
+                None
+            }
+            (1, Started::Request(pending)) => {
+                pending.detach();
+                None
+            }
+            (_, started) => {
+                drop(started);
+                None
+            }
+        };
+        let begun = self.stage.book.lock().unwrap().ops[op as usize].begun.is_some();
+        self.coverage.see("cancelled before it was sent", back.is_some());
+        self.coverage.see("let go before it was sent", back.is_none() && !begun);
+        self.coverage.see("let go after it was sent", begun);
+        let end = if back.is_some() { End::Unsent(Detail::Cancelled) } else { End::LetGo };
+        self.stage.book.lock().unwrap().end(op, end, now);
+        self.ended(caller, op, now);
+    }
+
+    fn inject(&mut self, now: u64) {
+        if self.load_over.is_some() {
+            return;
+        }
+        let faults = self.swarm.faults.clone();
+        let r = &mut self.rng;
+        let living = self.net.living();
+        let some = (!living.is_empty()).then(|| living[r.below(living.len() as u64) as usize]);
+        let node = r.below(self.nodes.len() as u64) as usize;
+        match (r.below(20), some) {
+            (0..5, Some((connection, lane))) if faults.cut => {
+                self.faulty = true;
+                self.net.cut(connection);
+                let what = match lane {
+                    LaneOf::Application => "fault: application lane cut",
+                    LaneOf::Completion => "fault: completion lane cut",
+                    LaneOf::Unknown => "fault: connection cut in its handshake",
+                };
+                self.coverage.add(what, 1);
+            }
+            (5..10, Some((connection, _))) if faults.freeze => {
+                // A long freeze is a dead peer.
+                self.faulty = true;
+                let end = 2 * connection + r.below(2) as usize;
+                let time = one_of(r, &[MS, 20 * MS, 400 * MS]);
+                self.net.freeze(end, now + time);
+                self.coverage.add("fault: freeze of one direction", 1);
+            }
+            (10..13, _) if faults.refuse => {
+                self.net.refuse(now + r.below(50 * MS));
+                self.coverage.add("fault: dials refused", 1);
+            }
+            (13..18, _) if faults.stuck && !self.nodes[node].is_over() => {
+                let shard = r.below(self.nodes[node].threads() as u64 - 1) as usize;
+                self.nodes[node].stick(shard, r.below(100 * MS));
+                self.coverage.add("fault: stuck shard", 1);
+            }
+            (18, _) if faults.kill && !self.nodes[node].is_over() => {
+                let told = r.below(2) == 0;
+                self.coverage.see("fault: host killed", told);
+                self.coverage.see("fault: host gone without a word", !told);
+                self.end_node(node, told, now);
+            }
+            (19, _) if faults.drain && self.nodes[node].serves() => self.begin_drain(node, now),
+            _ => {}
+        }
+        self.agenda.add(now + self.rng.below(2 * faults.interval_us * US), Event::Fault);
+    }
+
+    /// A host is over, and what is left of it goes; it starts anew in a while.
+    fn end_node(&mut self, at: usize, told: bool, now: u64) {
+        self.faulty = true;
+        self.net.on_death(at, told);
+        if !told {
+            self.unnoticed = now + 5 * self.swarm.heartbeat_ms * MS;
+        }
+        self.nodes[at].bury();
+        self.draining.retain(|d| d.node != at);
+        let unended = self.stage.book.lock().unwrap().unended(at);
+        for op in unended {
+            // Its callers died with it.
+            self.started.remove(&op);
+            self.stage.book.lock().unwrap().end(op, End::LetGo, now);
+        }
+        let others = self.nodes.len();
+        let book = &mut *self.stage.book.lock().unwrap();
+        (0..others).for_each(|other| book.on_loss(at, other));
+        let when = now + self.rng.below(100 * MS);
+        self.agenda.add(when, Event::Restart(at));
+    }
+
+    fn restart(&mut self, at: usize, now: u64) {
+        let life = self.nodes[at].life + 1;
+        let mut node = self.build(at, life);
+        node.verbose = self.nodes[at].verbose;
+        self.graves.push(std::mem::replace(&mut self.nodes[at], node));
+        self.net.on_birth(at);
+        self.set_going(at);
+        let client = Client::new(self.nodes[at].shared.clone());
+        for (i, caller) in self.callers.iter_mut().enumerate().filter(|(_, c)| c.node == at) {
+            caller.channel = channel(&client, caller.to, caller.slow);
+            (caller.life, caller.outstanding) = (life, 0);
+            (0..caller.window.unwrap_or(1)).for_each(|_| self.agenda.add(now, Event::Call(i)));
+        }
+    }
+
+    /// A shutdown begins; see `Host::shutdown`, whose steps these are.
+    fn begin_drain(&mut self, at: usize, now: u64) {
+        self.coverage.add("fault: host shut down", 1);
+        let node = &self.nodes[at];
+        node.shared.life.set(Life::Draining as u64);
+        let until = now + one_of(&mut self.rng, &[0, 5 * MS, 500 * MS]);
+        self.draining.push(Draining { node: at, life: node.life, until, before: None });
+        self.agenda.add(now, Event::Drain(at));
+    }
+
+    fn drain(&mut self, at: usize, now: u64) {
+        let life = self.nodes[at].life;
+        let Some(draining) = self.draining.iter_mut().find(|d| d.node == at && d.life == life) else { return };
+        let shared = self.nodes[at].shared.clone();
+        let turns: Vec<u64> = shared.shards.iter().map(|p| p.turns.get()).collect();
+        let received = shared.counts.received.get();
+        let quiet = shared.is_quiet();
+        let came = draining.before.as_ref().is_none_or(|(before, _)| *before != received);
+        let turned = draining.before.as_ref().is_some_and(|(_, then)| turns.iter().zip(then).all(|(n, t)| n > t));
+        let over = quiet && !came && turned;
+        if !over && now < draining.until {
+            if !quiet || came {
+                draining.before = quiet.then_some((received, turns));
+            }
+            shared.shards.iter().for_each(|port| {
+                port.wake.wake();
+            });
+            return self.agenda.add(now + MS, Event::Drain(at));
+        }
+        self.coverage.see("shutdown found everything done", over);
+        self.coverage.see("shutdown at its deadline", !over);
+        shared.end_all(ErrorKind::ShuttingDown);
+        shared.life.set(Life::Stopped as u64);
+        self.nodes[at].stop(now, &self.net);
+        shared.end_all(ErrorKind::ShuttingDown);
+        let ended = std::mem::take(&mut *self.wakes.0.lock().unwrap());
+        self.coverage.see("operation ended by the shutdown", !ended.is_empty());
+        ended.into_iter().for_each(|op| self.poll(op, now));
+        self.observe(at, now);
+        {
+            let book = &mut *self.stage.book.lock().unwrap();
+            let left: Vec<u32> =
+                book.unended(at).into_iter().filter(|op| book.ops[*op as usize].kind != Kind::Nested).collect();
+            if !left.is_empty() {
+                book.fault(format!("node {at} was shut down, and operations {left:?} have not ended"));
+            }
+        }
+        self.end_node(at, true, now);
+    }
+
+    fn look(&mut self, now: u64) -> bool {
+        let outstanding = {
+            let book = &mut *self.stage.book.lock().unwrap();
+            book.look_for_hangs(now);
+            book.outstanding()
+        };
+        if self.made >= self.swarm.ops && self.load_over.is_none() {
+            self.load_over = Some(now);
+            self.net.heal();
+        }
+        if let Some(since) = self.load_over {
+            let left: Vec<String> = match outstanding + self.stage.kept() {
+                0 => self.nodes.iter().flat_map(not_at_rest).chain(self.net.under_way()).collect(),
+                _ => vec![format!("{outstanding} operations, {} kept responders", self.stage.kept())],
+            };
+            if left.is_empty() && now > self.unnoticed {
+                return true;
+            }
+            if now > since + REST {
+                let book = &mut *self.stage.book.lock().unwrap();
+                let some = format!("{:?}", book.some_outstanding());
+                book.fault(format!("does not come to rest: {left:#?} {some}"));
+                return true;
+            }
+        }
+        self.agenda.add(now + 7 * MS, Event::Look);
+        false
+    }
+
+    /// The account, and what the counters say was reached.
+    fn finish(&mut self) {
+        let book: &mut Book = &mut self.stage.book.lock().unwrap();
+        let nodes: Vec<&Node> = self.graves.iter().chain(&self.nodes).collect();
+        if book.faults.is_empty() {
+            let died: BTreeSet<usize> = self.graves.iter().map(|n| n.at).collect();
+            let deaf = &self.swarm.deaf[..];
+            check_losses(&Circumstances { nodes: nodes.clone(), died, deaf, faulty: self.faulty }, book);
+        }
+        for node in nodes {
+            let c = &node.shared.counts;
+            let gate = node.shared.gate.snapshot(Instant(self.clock.ns()));
+            for (what, n) in [
+                ("waited for room", c.waits.get()),
+                ("found the waiting room full", c.waiting_room_full.get()),
+                ("ceiling ended a wait for room", c.no_room.get()),
+                ("expired in flight", c.no_reply.get()),
+                ("late reply", c.late_replies.get()),
+                ("reply not taken in time", c.replies_not_taken.get()),
+                ("request ended by its link's loss", c.link_lost.get()),
+                ("accepted for a target that was gone", c.lost_with_target.get()),
+                ("reply thrown away: hold full", c.reply_hold_refused.get()),
+                ("reply for a link that had gone", c.replies_undeliverable.get()),
+                ("reply refused room", c.reply_room_refused.get()),
+                ("expired in its queue and was skipped", c.expired_in_queue.get()),
+                ("record for nobody", c.no_handler.get()),
+                ("pressure told", c.flow_frames_sent.get()),
+                ("handler panicked", c.handler_panics.get()),
+                ("handshake failed", c.handshakes_failed.get()),
+                ("link lost", c.links_lost.get()),
+                ("ticket filed", gate.waits),
+                ("gate paused and resumed", gate.resumes),
+                ("record begun and lost", node.targets.iter().map(|t| t.target.lost_on_detach.get()).sum()),
+                ("record in doubt", node.targets.iter().map(|t| t.target.in_doubt_on_detach.get()).sum()),
+                ("record discarded before its first byte", {
+                    node.targets.iter().map(|t| t.target.discarded.get()).sum()
+                }),
+            ] {
+                self.coverage.add(what, n);
+            }
+        }
+        for op in &book.ops {
+            let nested = op.kind == Kind::Nested;
+            match op.end {
+                Some(End::Accepted) => self.coverage.add("end: accepted", 1),
+                Some(End::Reply) if nested => self.coverage.add("end: reply to a handler", 1),
+                Some(End::Reply) => self.coverage.add("end: reply", 1),
+                Some(End::Unsent(detail)) => self.coverage.add(unsent(detail), 1),
+                Some(End::Failed(_)) => self.coverage.add("end: failed after it was sent", 1),
+                Some(End::LetGo) => self.coverage.add("end: let go", 1),
+                None => {}
+            }
         }
     }
 }
 
-pub const US: u64 = 1_000;
-pub const MS: u64 = 1_000_000;
+fn unsent(detail: Detail) -> &'static str {
+    match detail {
+        Detail::WaitingRoomFull => "end: payload back, waiting room full",
+        Detail::NoRoom => "end: payload back, no room in time",
+        Detail::NotFoundYet => "end: payload back, nobody known in time",
+        Detail::NotConnected => "end: payload back, not connected",
+        Detail::Detached => "end: payload back, target gone",
+        Detail::Cancelled => "end: payload back, cancelled",
+        Detail::None => "end: payload back, nobody there",
+        Detail::MessageTooLarge => "end: payload back, too large",
+        _ => "end: payload back, other",
+    }
+}
+
+fn channel(client: &Client, to: Option<usize>, slow: bool) -> Channel {
+    match to {
+        Some(to) => client.node(&name(to)),
+        None => client.channel(if slow { "slow" } else { "svc" }),
+    }
+}

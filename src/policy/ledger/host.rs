@@ -4,8 +4,9 @@
 use super::{Ledger, Reservation, WhenFull};
 use crate::base::unit::{ByteSize, FRAME_OVERHEAD, HEADER_LEN, RECORD_OVERHEAD};
 use crate::plan::{
-    CELL_BYTES, CHANNEL_LIST_BYTES, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, HostPlan, Hwm, LINK_STATE_BYTES, METER_BYTES,
-    QUEUE_ENTRY_BYTES, RING_SLOT_BYTES, SMALL_REPLY_MAX, STARTED_BYTES, TICKET_BYTES,
+    CELL_BYTES, CHANNEL_LIST_BYTES, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, HostPlan, Hwm, INLINE_RECORD_MIN, JOB_BYTES,
+    LARGE_RECORD_BYTES, LINK_STATE_BYTES, METER_BYTES, QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES,
+    SMALL_REPLY_MAX, STARTED_BYTES, TICKET_BYTES,
 };
 use crate::policy::budget::link_marks;
 
@@ -23,7 +24,7 @@ pub fn of_links(plan: &HostPlan, links: u32) -> Ledger {
     let mut ledger = Ledger::new();
     ordinary(&mut ledger, plan, links);
     replies(&mut ledger, plan, links);
-    entries(&mut ledger, plan);
+    entries(&mut ledger, plan, links);
     overhead(&mut ledger, plan, links);
     ledger
 }
@@ -124,23 +125,24 @@ fn replies(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     );
 }
 
-/// Entries of queues beyond the 64 bytes that a charge counts of each. A queue that is bounded in bytes
-/// has the most of them when it is full of empty records; an owned record has a permit or was started;
-/// what waits or is held lies in a cell.
-fn entries(ledger: &mut Ledger, plan: &HostPlan) {
+/// What queues need beyond the charges of what they hold. A small record is its charge. A large one is a
+/// value besides, so a queue that is bounded in bytes has the most of them when it is full of the
+/// smallest large ones. An owned record has a permit or was started; what waits or is held lies in a cell.
+fn entries(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     let queues = ["send queues", "local queues", "receive queues", "above a fallen mark", "replies going out"];
     let mut rows = queues.iter().filter_map(|name| ledger.get(name));
-    let expected = rows.clone().fold(0_u64, |sum, r| sum.saturating_add(r.expected)) / plan.record_typical();
-    let most =
-        rows.try_fold(0_u64, |sum, r| Some(sum.saturating_add(r.maximum()?))).map(|bytes| bytes / RECORD_OVERHEAD);
-    let owned = u64::from(plan.jobs.limit) + u64::from(plan.max_started);
-    let each = QUEUE_ENTRY_BYTES - RECORD_OVERHEAD;
-    let count = most.unwrap_or(0).saturating_add(owned);
-    let row = Reservation::overhead("queue entries", count, each, "the record's leaving", WhenFull::Never);
-    ledger.add(match most {
-        Some(_) => row.expecting(expected.saturating_add(owned).saturating_mul(each)),
-        None => row.unlimited(),
-    });
+    let most = rows.try_fold(0_u64, |sum, r| Some(sum.saturating_add(r.maximum()?)));
+    let large = most.unwrap_or(0) / (INLINE_RECORD_MIN + RECORD_OVERHEAD);
+    let row =
+        Reservation::overhead("large records", large, LARGE_RECORD_BYTES, "the record's leaving", WhenFull::Never);
+    ledger.add(if most.is_some() { row.expecting(0) } else { row.unlimited() });
+    let jobs = u64::from(plan.jobs.limit) + u64::from(plan.max_started);
+    ledger.add(Reservation::overhead("claimed records", jobs, JOB_BYTES, "the handler's end", WhenFull::Never));
+    // Of a link: what it sends, what it receives and what it answers.
+    let chunks = 2 * 3 * u64::from(links) + u64::from(plan.shards) * (2 + QUEUE_CHUNKS_KEPT);
+    let row =
+        Reservation::overhead("queue chunks", chunks, QUEUE_CHUNK_BYTES, "the queue's last record", WhenFull::Never);
+    ledger.add(row.expecting(u64::from(plan.shards) * QUEUE_CHUNKS_KEPT * QUEUE_CHUNK_BYTES));
 }
 
 /// Blocks, rings, pools and tables.
@@ -157,7 +159,6 @@ fn overhead(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     ledger.add(of("read and write blocks", threads, blocks, host, Never));
     ledger.add(of("unfinished writes", 2 * links, turn.write_block as u64, "the peer's reading", Park).expecting(0));
     ledger.add(of("caller rings", product(places.caller_rings, plan.ring_slots), RING_SLOT_BYTES, host, Wait));
-    ledger.add(of("mesh rings", product(places.mesh_rings, plan.mesh_slots), RING_SLOT_BYTES, host, Wait));
     ledger.add(of("cells", u64::from(places.cells), CELL_BYTES, "take", Refuse));
     ledger.add(of("tickets", u64::from(places.tickets), TICKET_BYTES, "grant or cancel", Never));
     ledger.add(of("started handlers", u64::from(plan.max_started), STARTED_BYTES, "the handler's end", Wait));
@@ -203,9 +204,9 @@ mod tests {
         assert_eq!(max("small replies"), 65_536 * 2 * KIB);
         assert_eq!(max("cells"), (4096 + 65_536) * CELL_BYTES);
         assert_eq!(max("caller rings"), 130 * 1024 * RING_SLOT_BYTES);
-        assert_eq!(max("mesh rings"), 6 * 256 * RING_SLOT_BYTES);
-        let of_bytes = (4 + 2 + 4 + 256) * MIB / 64;
-        assert_eq!(ledger.get("queue entries").unwrap().capacity, of_bytes + 384 + 4 * 384);
+        assert_eq!(ledger.get("large records").unwrap().capacity, (4 + 2 + 4 + 256) * MIB / (1024 + 64));
+        assert_eq!(ledger.get("claimed records").unwrap().capacity, 384 + 4 * 384);
+        assert_eq!(max("queue chunks"), (4 * 6 + 2 * 66) * 4096);
     }
 
     #[test]
