@@ -171,6 +171,8 @@ impl Report {
             "tenants_stored": audit.map(|audit| audit.tenants),
             "measured_commits_per_second": self.rate,
             "late_ms_max": counts.late_max.as_secs_f64() * 1e3,
+            "send_mark_peak_percent": self.seen.marks[0],
+            "receive_mark_peak_percent": self.seen.marks[1],
             "ledger_bytes": self.ledgers.maximum(),
             "ledger_expected_bytes": self.ledgers.expected(),
             "rss_before_bytes": before.resident,

@@ -46,6 +46,8 @@ pub struct Seen {
     pub samples: Samples,
     /// Each stage at its fullest: what it held, its bytes, its oldest.
     pub stages: Vec<Stage>,
+    /// The fullest send queue and the fullest receive queues, in percent of their marks.
+    pub marks: [f64; 2],
     /// The most bytes that were seen in places of the ledgers, by host and row.
     pub places: BTreeMap<(&'static str, &'static str), u64>,
     /// All histograms since the watch began.
@@ -72,7 +74,13 @@ impl Watch {
             begin: Instant::now(),
             log,
             prefix: prefix.to_owned(),
-            seen: Seen { samples: Samples::new(), stages: Vec::new(), places: BTreeMap::new(), times: Set::new() },
+            seen: Seen {
+                samples: Samples::new(),
+                stages: Vec::new(),
+                marks: [0.0; 2],
+                places: BTreeMap::new(),
+                times: Set::new(),
+            },
         };
         let mut err = io::stderr();
         // Whoever has closed the error output does not want to know.
@@ -201,6 +209,7 @@ impl Watcher {
         let mut stages = Vec::new();
         if let (Some((host, _)), Some((status, counts))) = (self.sides.load.clone(), &now.load) {
             stages.extend(stages::of_load(status, host.plan(), times));
+            self.seen.marks[0] = self.seen.marks[0].max(stages::send_mark(status));
             self.place("relay-load", "waiting room", status.waiting_bytes);
             // An empty queue takes one record larger than its mark, and that one has a row of its own.
             let within = |link: &LinkStatus| link.queued_bytes.min(link.send_mark);
@@ -213,6 +222,7 @@ impl Watcher {
         }
         if let (Some((host, flow, _)), Some((status, served, bridge))) = (self.sides.service.clone(), &now.service) {
             let of = stages::of_service(status, host.plan(), served, bridge, times);
+            self.seen.marks[1] = self.seen.marks[1].max(stages::receive_mark(status, host.plan(), served));
             let started: u64 = status.shards.iter().map(|shard| shard.started_peak).sum();
             let tenants = flow.tenants.bytes();
             self.place("relay-service", "owned records", status.owned_bytes_peak);
