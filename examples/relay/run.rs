@@ -225,7 +225,8 @@ fn drive(
             driven.before = Memory::at_rest();
             watch = Watch::start(sides, prefix, &driven.pace)?;
             let begin = Instant::now();
-            end = load.closed(k as usize, &until(settings.seconds), false).map(drop).and_then(|()| load.drain());
+            let sent = load.closed(k as usize, &until(settings.seconds), false).map(drop);
+            end = drained(&mut load, sent);
             driven.seconds = begin.elapsed().as_secs_f64();
         }
         Pace::Open(x) => {
@@ -241,9 +242,16 @@ fn drive(
             driven.before = Memory::at_rest();
             watch = Watch::start(sides, prefix, &driven.pace)?;
             let begin = Instant::now();
-            end = load.open(x * rate, &until(settings.seconds)).and_then(|()| load.drain());
+            let sent = load.open(x * rate, &until(settings.seconds));
+            end = drained(&mut load, sent);
             driven.seconds = begin.elapsed().as_secs_f64();
         }
     }
     Ok((watch.end()?, end.err().map(|e| e.to_string())))
+}
+
+/// Waits for what is outstanding, however the sending ended.
+fn drained(load: &mut Load, sent: Result<(), Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
+    let drained = load.drain();
+    sent.and(drained)
 }
