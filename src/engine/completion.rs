@@ -22,12 +22,10 @@ use crossbeam_channel::Receiver;
 use super::answer;
 use super::command::{Attach, CompletionCommand, ShardCommand};
 use super::lanes;
-use super::shared::{
-    Body, HostShared, Life, Outcome, SMALL_REPLY_MAX, TAG_FINDING, TAG_REPLY, TAG_REQUEST, tag_target,
-};
-use crate::base::error::{Detail, Error, ErrorKind, Stage};
+use super::shared::{HostShared, Life, Outcome, TAG_FINDING, TAG_REPLY, TAG_REQUEST, tag_target};
+use crate::base::error::{Detail, ErrorKind, Stage};
 use crate::base::id::{CellId, ChannelId, LinkId, ShardId, TargetId};
-use crate::base::record::{Kind, Lane, Record};
+use crate::base::record::{Kind, Lane};
 use crate::base::rng::Rng;
 use crate::base::time::Instant;
 use crate::flow::backoff::Backoff;
@@ -45,7 +43,6 @@ use crate::sync::cell::CellState;
 use crate::wire::command::{self, Command, Context, FlowState};
 use crate::wire::decode::{Decoder, Item, Mode};
 use crate::wire::greeting::{Handshake, Security, Side};
-use crate::wire::header::ErrorBody;
 use crate::wire::ready::{Hello, NativeHello, PeerHello, Place};
 
 mod census;
@@ -915,6 +912,17 @@ impl CompletionEngine {
             let links = ups.iter().filter(serves).map(|up| up.target.clone()).collect();
             channel.members.push(Member { node: node.clone(), weight: *weight, links });
         }
+        let own = &self.shared.plan;
+        for (name, weight) in &own.channels {
+            let Some(id) = self.names.get(name) else { continue };
+            let channel =
+                routes.channels.entry(name.clone()).or_insert_with(|| Channel { id: *id, members: Vec::new() });
+            let links = self.shared.locals.clone();
+            channel.members.push(Member { node: own.name.clone(), weight: *weight, links });
+        }
+        if !self.shared.locals.is_empty() {
+            routes.nodes.insert(own.name.clone(), self.shared.locals.clone());
+        }
         for up in &ups {
             if up.native {
                 routes.nodes.entry(up.node.clone()).or_default().push(up.target.clone());
@@ -1015,7 +1023,11 @@ impl CompletionEngine {
         let mut commands = Vec::new();
         let end = match reading.as_mut() {
             Some(reader) => reader.read(&mut block, budget, &mut bytes, |item| match item {
-                Item::Record(record) => take_reply(&self.shared, &target, record, now, &mut self.latencies),
+                Item::Record(record) => {
+                    if let Some(took) = answer::take_reply(&self.shared, &target, record, now) {
+                        self.latencies.record(Latency::Request, took);
+                    }
+                }
                 Item::Command(command) => commands.push(command),
                 Item::Malformed(_) | Item::Publication(_) => wrong = Some("not a reply"),
                 Item::Discarded => {}
@@ -1239,7 +1251,9 @@ impl CompletionEngine {
             if tag & TAG_REPLY != 0 {
                 answer::expired(shared, id, now);
             } else {
-                shared.expire(id, tag, targets.get(&tag_target(tag)), now);
+                let id_of = tag_target(tag);
+                let local = || shared.target(id_of);
+                shared.expire(id, tag, targets.get(&id_of).cloned().or_else(local).as_ref(), now);
             }
         });
     }
@@ -1289,54 +1303,6 @@ fn feed(handshake: &mut Handshake, input: &[u8]) -> Result<usize, crate::wire::e
         }
     }
     Ok(used)
-}
-
-/// A reply or error has arrived: it ends its request, if that has not ended.
-fn take_reply(
-    shared: &Arc<HostShared>,
-    target: &Arc<Target>,
-    record: Record,
-    now: Instant,
-    latencies: &mut LatencySet,
-) {
-    let id = CellId::from_correlation(record.correlation);
-    let tag = TAG_REQUEST | target.id.0;
-    if shared.cells.tag(id) != Some(tag) {
-        shared.counts.late_replies.add(1);
-        return;
-    }
-    let since = shared.cells.since(id);
-    let outcome = match record.kind {
-        Kind::Error => {
-            let body = ErrorBody::parse(&record.payload);
-            let kind = ErrorKind::from_wire(record.channel);
-            let error = Error::remote(kind, body.code, body.sentence).with(|n| n.target = Some(target.label()));
-            Outcome::Failed { error, payload: None }
-        }
-        _ if record.payload.len() <= SMALL_REPLY_MAX => Outcome::Reply(Body::free(record.payload)),
-        _ => match shared.hold.enter(record.payload.len() as u64) {
-            Ok(()) => Outcome::Reply(Body::held(record.payload, &shared.hold)),
-            Err(full) => {
-                shared.counts.reply_hold_refused.add(1);
-                let error = Error::new(ErrorKind::CapacityExceeded, Detail::ReplyHold).with(|n| {
-                    n.target = Some(target.label());
-                    n.lane = Some(Lane::Completion);
-                    (n.requested, n.used, n.limit) =
-                        (Some(record.payload.len() as u64), Some(full.bytes), Some(full.bytes_max));
-                });
-                Outcome::Failed { error, payload: None }
-            }
-        },
-    };
-    if shared.cells.finish_claimed(id, outcome).is_ok() {
-        shared.counts.replies.add(1);
-        if let Some(since) = since {
-            latencies.record(Latency::Request, now.since(since));
-        }
-        shared.leave_slot(target);
-    } else {
-        shared.counts.late_replies.add(1);
-    }
 }
 
 /// What the owner shard needs to know of the peer's clock.

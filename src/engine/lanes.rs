@@ -188,7 +188,7 @@ fn stage_reply(target: &Target, writer: &mut Writer<()>, record: Record) {
     let charge = record.charge();
     let payload = Body::of(&record.payload);
     match (target.dialect, record.kind) {
-        (Dialect::Native, _) => {
+        (Dialect::Native | Dialect::Local, _) => {
             writer.egress.push((), charge, |out| encode::encode_head(&record, record.channel, out), payload);
         }
         (Dialect::Stock, Kind::Error) => {

@@ -212,7 +212,8 @@ impl ShardEngine {
             seats.push(make(shard.index(), seat));
             seat
         });
-        ShardEngine {
+        let local = shared.locals.get(shard.index()).cloned();
+        let mut engine = ShardEngine {
             core: Core::new(shared, shard),
             seats,
             names: plan.channels.iter().map(|(name, _)| name.clone()).collect(),
@@ -238,7 +239,11 @@ impl ShardEngine {
             delivered: 0,
             same_age: (Duration::ZERO, 0),
             last_target: None,
+        };
+        if let Some(local) = local {
+            engine.adopt(local);
         }
+        engine
     }
 
     /// The host.
@@ -361,8 +366,11 @@ impl ShardEngine {
         };
         let generation = self.generations[index as usize];
         self.by_target.insert(target.id, index);
+        // Of a local one the send mark is the bound.
+        let local = target.dialect == Dialect::Local;
+        let receive_mark = if local { 0 } else { self.core.shared().receive_mark.get() };
         self.links[index as usize] = Some(Box::new(Link {
-            origin: Origin::new(self.core.shared().receive_mark.get()),
+            origin: Origin::new(receive_mark),
             waiters: Waiters::new(self.core.shared().plan.room.per_target_ops as usize),
             peer: Peer::new(target.clone()),
             target,
@@ -565,6 +573,15 @@ impl ShardEngine {
                 self.lose_record(id, &record);
             });
         }
+        if target.dialect == Dialect::Local {
+            let mut records = 0;
+            for record in run {
+                let charge = record.charge();
+                link.origin.offer(&mut self.chunks, record, charge, self.core.now);
+                records += 1;
+            }
+            return self.offered(index, records);
+        }
         let shared = self.core.shared();
         if link.outbox.is_empty()
             && link.writable
@@ -646,6 +663,7 @@ impl ShardEngine {
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
                 if let Some(link) = self.link(index)
+                    && link.target.dialect != Dialect::Local
                     && link.origin.mark() != receive_mark
                 {
                     // Whoever is parked is looked at below, whichever way it moved.
@@ -691,7 +709,8 @@ impl ShardEngine {
         let shared = self.core.shared().clone();
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         let target = link.target.clone();
-        let mut admitted = false;
+        let local = target.dialect == Dialect::Local;
+        let mut admitted = 0;
         loop {
             // Those whose time was up, or that were cancelled, are waiters no more.
             let pruned = Pruned::new(&shared);
@@ -735,8 +754,12 @@ impl ShardEngine {
                     if request {
                         op.record.correlation = id.correlation();
                     }
-                    link.outbox.push(&mut self.chunks, op.record, charge, 0);
-                    admitted = true;
+                    if local {
+                        link.origin.offer(&mut self.chunks, op.record, charge, self.core.now);
+                    } else {
+                        link.outbox.push(&mut self.chunks, op.record, charge, 0);
+                    }
+                    admitted += 1;
                 }
                 None => {
                     let _ = target.mark.release(charge);
@@ -746,7 +769,9 @@ impl ShardEngine {
                 }
             }
         }
-        if admitted {
+        if local {
+            self.offered(index, admitted);
+        } else if admitted > 0 {
             self.soil(index);
         }
     }
@@ -815,18 +840,23 @@ impl ShardEngine {
         let outcome = self.read_into(index, &mut block, &mut offered);
         self.block = block;
         // Whatever ended the reading: what came before it is whole, and is claimed.
-        if offered > 0 {
-            self.core.shared().counts.received.add(u64::from(offered));
-            self.unclaimed += u64::from(offered);
-            self.core.shared().port(self.core.shard).unclaimed.set(self.unclaimed);
-            self.ingress.offered(OriginKey(index), offered, self.core.now);
-        }
+        self.offered(index, offered);
         match outcome {
             Ok(more) => more,
             Err(reason) => {
                 self.lose(index, reason);
                 false
             }
+        }
+    }
+
+    /// So many records came into a link's queue.
+    fn offered(&mut self, index: u32, records: u32) {
+        if records > 0 {
+            self.core.shared().counts.received.add(u64::from(records));
+            self.unclaimed += u64::from(records);
+            self.core.shared().port(self.core.shard).unclaimed.set(self.unclaimed);
+            self.ingress.offered(OriginKey(index), records, self.core.now);
         }
     }
 
@@ -992,7 +1022,11 @@ impl ShardEngine {
             records += 1;
             resume |= claimed.resume;
             self.unclaimed -= 1;
-            let Popped { record, stamp, .. } = &mut claimed.popped;
+            let Popped { record, stamp, charge } = &mut claimed.popped;
+            if peer.dialect == Dialect::Local {
+                // Its send queue was its receive queue.
+                let _ = peer.mark.release(*charge);
+            }
             self.core.own(record.charge());
             self.aged(now.since(Instant(*stamp)));
             self.dispatch(shared, &peer, at, record);
@@ -1003,6 +1037,9 @@ impl ShardEngine {
         self.ingress.claimed(pick, records, now);
         if resume {
             self.unpark(index);
+        }
+        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 {
+            self.admit_waiters(index);
         }
         self.reap(index);
     }
@@ -1080,12 +1117,20 @@ impl ShardEngine {
                 }
                 None
             }
-            (_, Dialect::Native) if record.channel == ChannelId::NODE.0 => self.node_seat.or_else(|| {
-                self.no_handler(target, link, record, "this node has no handler of its own");
+            (kind, Dialect::Local) if is_cancelled(shared, kind, record.correlation) => {
+                target.discarded.add(1);
                 None
-            }),
-            (_, Dialect::Native) if (record.channel as usize) < self.names.len() => Some(record.channel),
-            (_, Dialect::Native) => {
+            }
+            (_, Dialect::Native | Dialect::Local) if record.channel == ChannelId::NODE.0 => {
+                self.node_seat.or_else(|| {
+                    self.no_handler(target, link, record, "this node has no handler of its own");
+                    None
+                })
+            }
+            (_, Dialect::Native | Dialect::Local) if (record.channel as usize) < self.names.len() => {
+                Some(record.channel)
+            }
+            (_, Dialect::Native | Dialect::Local) => {
                 self.no_handler(target, link, record, "unknown channel number");
                 None
             }

@@ -168,6 +168,9 @@ pub enum Dialect {
     Native,
     /// A stock ZeroMQ peer: one lane carries both directions' everything.
     Stock,
+    /// This host itself: the same admission, and no connection. What is accepted goes straight to its
+    /// owner's receive queue, which the send mark bounds; an answer ends its request where it is made.
+    Local,
 }
 
 /// What is fixed when a target is made.

@@ -9,6 +9,8 @@ mod budget;
 mod gate;
 mod idle;
 mod lanes;
+mod local;
+mod multicast;
 mod options;
 mod order;
 mod rivals;
