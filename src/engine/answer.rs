@@ -85,7 +85,7 @@ pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record:
 
 fn enter_replies(shared: &HostShared, target: &Target, link: u64, charge: u64) -> bool {
     // What answers a link that is gone waits for nothing: whoever writes next drops it.
-    if link == 0 || target.link.get() != link {
+    if (link == 0 || target.link.get() != link) && !cfg!(afflux_mutation = "gone_reply_waits") {
         target.replies.force(charge);
         shared.replies.force(charge);
         return true;

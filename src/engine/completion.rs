@@ -728,7 +728,9 @@ impl CompletionEngine {
             },
         );
         // A new link hears of the pressure before it is of use to anybody.
-        self.tell_one(target.id, now);
+        if !cfg!(afflux_mutation = "attach_untold") {
+            self.tell_one(target.id, now);
+        }
         target.link.set(link);
         self.command(
             target.owner,
@@ -831,7 +833,7 @@ impl CompletionEngine {
             self.take_census();
         }
         // What the peer told of itself went with it: a new link starts afresh.
-        if target.set_paused(false, self.shared.clock.now()) {
+        if !cfg!(afflux_mutation = "pause_outlives_link") && target.set_paused(false, self.shared.clock.now()) {
             self.shared.port(target.owner).poke(&target);
         }
         self.command(target.owner, ShardCommand::Detach { target: target.clone(), link, forget });

@@ -182,7 +182,9 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
             flushed == Flushed::Empty && stage_waiting(target, &mut held)
         } {}
         if room {
-            answer::admit_waiting(shared, target);
+            if !cfg!(afflux_mutation = "replies_unadmitted") {
+                answer::admit_waiting(shared, target);
+            }
             if target.held.is_raised() && target.held.lower() {
                 shared.port(target.owner).poke(target);
             }
@@ -242,5 +244,7 @@ fn undeliverable(shared: &HostShared, target: &Target, charge: u64) {
 fn leave_replies(shared: &HostShared, target: &Target, charge: u64) {
     target.replies.leave(charge);
     shared.replies.leave(charge);
-    shared.relieve();
+    if !cfg!(afflux_mutation = "host_replies_unrelieved") {
+        shared.relieve();
+    }
 }

@@ -137,6 +137,9 @@ struct Link {
     /// A detach that found the write baton taken.
     detaching: Option<Detaching>,
     origin: Origin,
+    /// Records at the head of the queue that came over links before the present one: their answers have
+    /// nowhere to go, for the peer may be another that only has the name.
+    stale: usize,
     /// Drawn from the host's oversize budget for the record that is larger than the mark.
     drawn: u64,
     /// Why its head may not be claimed now.
@@ -397,6 +400,7 @@ impl ShardEngine {
             writable: true,
             dirty: false,
             detaching: None,
+            stale: 0,
             drawn: 0,
             held: None,
             ticketed_at: Instant(0),
@@ -421,6 +425,7 @@ impl ShardEngine {
         let now = self.core.now;
         let max = self.core.shared().plan.max_message;
         if let Some(link) = self.link(index) {
+            link.stale = link.origin.len();
             link.conn = Some(Conn {
                 link: attach.link,
                 transport: attach.transport,
@@ -493,7 +498,9 @@ impl ShardEngine {
             }
         } else {
             // What was begun and lost left room for those who wait.
-            self.admit_waiters(index);
+            if !cfg!(afflux_mutation = "detach_admits_nobody") {
+                self.admit_waiters(index);
+            }
             self.soil(index);
         }
         self.reap(index);
@@ -820,7 +827,7 @@ impl ShardEngine {
                 Some(ending) => ending.until,
                 None if conn.decoder.assembly().is_none() => continue,
                 // What came while this shard was busy is read first: the time is the peer's, not ours.
-                None if conn.readable => Instant::NEVER,
+                None if conn.readable && !cfg!(afflux_mutation = "assembly_unread") => Instant::NEVER,
                 None => conn.last_byte.after(limit),
             };
             self.assembling = true;
@@ -1045,6 +1052,8 @@ impl ShardEngine {
                 shared.oversize.leave(std::mem::take(&mut link.drawn));
                 shared.relieve();
             }
+            let at = if link.stale > 0 && !cfg!(afflux_mutation = "reply_crosses_links") { 0 } else { at };
+            link.stale = link.stale.saturating_sub(1);
             records += 1;
             resume |= claimed.resume;
             self.unclaimed -= 1;
@@ -1073,7 +1082,7 @@ impl ShardEngine {
     /// The link of a queue that has room again is read again.
     fn unpark(&mut self, index: u32) {
         let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-        if link.target.parked.lower() && link.conn.is_some() {
+        if link.target.parked.lower() && link.conn.is_some() && !cfg!(afflux_mutation = "unparked_unread") {
             self.readable.push_back(index);
         }
     }
@@ -1188,7 +1197,9 @@ impl ShardEngine {
             }
             None => {
                 self.core.disown(charge);
-                self.give_back(1);
+                if !cfg!(afflux_mutation = "permit_kept_unhandled") {
+                    self.give_back(1);
+                }
             }
         }
     }
@@ -1667,10 +1678,10 @@ fn release_permits(shared: &HostShared, shard: ShardId, n: u32, now: Instant) {
 
 #[cold]
 fn tell(shared: &HostShared, outcome: gate::Outcome) {
-    for shard in outcome.wake.iter() {
+    for shard in outcome.wake.iter().filter(|_| !cfg!(afflux_mutation = "grant_unwoken")) {
         shared.port(shard).wake.wake();
     }
-    if outcome.crossed.is_some() {
+    if outcome.crossed.is_some() && !cfg!(afflux_mutation = "crossing_untold") {
         shared.completion.wake.wake();
     }
 }

@@ -524,7 +524,9 @@ impl HostShared {
         if target.mark.waiters() > 0 {
             self.port(target.owner).poke(target);
         }
-        self.relieve();
+        if !cfg!(afflux_mutation = "slot_unrelieved") {
+            self.relieve();
+        }
     }
 
     /// Lets every shard look again, if anybody ran into a host-wide bound. Called by whoever made room.
@@ -723,7 +725,9 @@ impl HostShared {
         if was_waiting {
             let port = self.port(target.owner);
             self.prune_inbox(port);
-            port.poke(target);
+            if !cfg!(afflux_mutation = "waiter_end_untold") {
+                port.poke(target);
+            }
         } else if tag & TAG_REQUEST != 0 {
             self.leave_slot(target);
         }
