@@ -82,6 +82,7 @@ mod api {
     pub use crate::engine::handler::{
         Context, Failure, Handler, LocalChannel, LocalClient, Message, RemoteResponder, Request, Responder,
     };
+    pub use crate::engine::multicast::{Multicast, MulticastOp, Told};
     pub use crate::host::Host;
     pub use crate::host::client::{Channel, Client};
     pub use crate::host::options::{HostBuilder, HostOptions, IdlePolicy, Placement};

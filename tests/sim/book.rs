@@ -66,7 +66,7 @@ pub struct Book {
     /// An acceptor's next link is a new origin: what it still has of a lost one may come later.
     unordered: BTreeSet<(usize, usize)>,
     live: BTreeSet<(u64, u32)>,
-    last: BTreeMap<(u32, usize), u32>,
+    last: BTreeMap<(u32, usize, usize), u32>,
     /// Records that the handlers of a node saw in one of its lives, by sender.
     pub seen: BTreeMap<(usize, u32, usize), u64>,
 }
@@ -264,7 +264,9 @@ impl Book {
             broken("arrived with a wrong payload");
         }
         if self.one_way && !self.unordered.contains(&(op.from, node)) {
-            let last = self.last.entry((op.origin, node)).or_insert(at);
+            // A host is one target per shard to itself.
+            let target = if op.from == node { shard + 1 } else { 0 };
+            let last = self.last.entry((op.origin, node, target)).or_insert(at);
             if *last > at {
                 let successor = self.ops[*last as usize];
                 self.faults.push(format!("operation {at} came after its successor {last}: {op:?}, {successor:?}"));

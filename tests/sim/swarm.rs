@@ -210,7 +210,12 @@ impl Swarm {
         plan.max_started = self.started_per_shard * u32::from(shards);
         plan.channels = vec![("svc".into(), 100), ("slow".into(), 100)];
         plan.connects = (node + 1..self.nodes)
-            .map(|to| ConnectPlan { addr: Endpoint::Addr(address(to)), name: Some(name(to).into()), links: self.links })
+            .map(|to| ConnectPlan {
+                addr: Endpoint::Addr(address(to)),
+                name: Some(name(to).into()),
+                links: self.links,
+                pull: false,
+            })
             .collect();
         (plan.send_mark, plan.receive_mark) = (self.send_mark, self.receive_mark);
         plan.max_message = self.max_message;
