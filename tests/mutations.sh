@@ -50,7 +50,6 @@ detach_admits_nobody    | sim  | promises
 reply_crosses_links     | sim  | promises
 unparked_unread         | sim  | promises
 egress_resends_begun    | sim  | promises
-assembly_unread         | sim  | promises
 gone_reply_waits        | sim  | promises
 attach_untold           | sim  | promises
 '

@@ -827,7 +827,7 @@ impl ShardEngine {
                 Some(ending) => ending.until,
                 None if conn.decoder.assembly().is_none() => continue,
                 // What came while this shard was busy is read first: the time is the peer's, not ours.
-                None if conn.readable && !cfg!(afflux_mutation = "assembly_unread") => Instant::NEVER,
+                None if conn.readable => Instant::NEVER,
                 None => conn.last_byte.after(limit),
             };
             self.assembling = true;
