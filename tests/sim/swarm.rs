@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use afflux::base::rng::Rng;
-use afflux::plan::{ConnectPlan, Endpoint, HostPlan, Idle, JobsPlan, ReplyPlan, RoomPlan};
+use afflux::base::unit::ByteSize;
+use afflux::plan::{ConnectPlan, Endpoint, HostPlan, Hwm, Idle, JobsPlan, ReplyPlan, RoomPlan};
 
 use super::node::address;
 use super::script::{Act, SCRIPT_LEN};
@@ -218,6 +219,8 @@ impl Swarm {
             })
             .collect();
         (plan.send_mark, plan.receive_mark) = (self.send_mark, self.receive_mark);
+        let stated = |mark| if mark == 0 { Hwm::Unlimited } else { Hwm::Bytes(ByteSize::bytes(mark)) };
+        (plan.hwm.send, plan.hwm.receive) = (stated(self.send_mark), stated(self.receive_mark));
         plan.max_message = self.max_message;
         plan.oversize_budget = self.oversize * self.max_message;
         plan.max_owned_bytes = self.owned;
