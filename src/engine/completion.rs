@@ -48,6 +48,7 @@ use crate::wire::greeting::{Handshake, Security, Side};
 use crate::wire::header::ErrorBody;
 use crate::wire::ready::{Hello, NativeHello, PeerHello, Place};
 
+mod clients;
 mod rivals;
 use rivals::Contest;
 

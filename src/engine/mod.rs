@@ -18,5 +18,8 @@ pub mod handler;
 pub mod here;
 pub mod lanes;
 pub mod seat;
+pub mod session;
+pub mod session_seat;
 pub mod shard;
 pub mod shared;
+pub mod stream;

@@ -5,8 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::stream::StreamStatus;
 use crate::base::unit::grouped;
 use crate::engine::shared::HostShared;
+use crate::flow::target::Dialect;
 use crate::runtime::boot::Running;
 use crate::sync::gate::{GateSnapshot, Pressure};
 
@@ -60,6 +62,8 @@ pub struct ShardStatus {
     pub wakes: u64,
     /// Links attached.
     pub links: u64,
+    /// Sessions of end clients.
+    pub sessions: u64,
 }
 
 /// Everything that is counted, at one moment. Numbers of different threads are read one after the
@@ -69,8 +73,10 @@ pub struct ShardStatus {
 pub struct HostStatus {
     /// The job limit.
     pub permits: GateSnapshot,
-    /// Links, those that are down included.
+    /// Links, those that are down included. End clients are not among them.
     pub links: Vec<LinkStatus>,
+    /// Sockets for end clients, in the order of the options.
+    pub streams: Vec<StreamStatus>,
     /// Shards.
     pub shards: Vec<ShardStatus>,
     /// How often the completion thread was really woken.
@@ -144,6 +150,7 @@ impl HostStatus {
             .targets
             .lock()
             .iter()
+            .filter(|t| t.dialect != Dialect::Stream)
             .map(|t| LinkStatus {
                 peer: t.label(),
                 shard: t.owner.index(),
@@ -172,12 +179,14 @@ impl HostStatus {
                 started_peak: port.started_peak.get(),
                 wakes: port.wake.wakes(),
                 links: port.links.get(),
+                sessions: port.sessions.get(),
             })
             .collect();
         let counts = &shared.counts;
         HostStatus {
             permits: shared.gate.snapshot(now),
             links,
+            streams: shared.streams.iter().map(|socket| StreamStatus::of(socket)).collect(),
             shards,
             completion_wakes: shared.completion.wake.wakes(),
             waiting: shared.room.ops(),
