@@ -11,8 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::call::{Lineage, OneWay, Op, Origin, Pending, SendOp};
+use super::handle::{Begun, Waiter};
 use super::handler::Context;
-use super::stream::{Right, SessionShared};
+use super::stream::{Right, SessionShared, What};
 use crate::base::error::{Detail, Error, ErrorKind, SendError};
 use crate::flow::session::SessionEnd;
 use crate::sync::word::Latch;
@@ -166,8 +167,9 @@ impl SessionHandle {
         sent.map_err(|(error, body)| SendError::new(error, body))
     }
 
-    /// Closes the connection when what was received is handled and what was accepted is written; the client
-    /// has the host's assembly timeout (30 s) for taking it. Nothing more is read. Returns at once.
+    /// Closes the connection when what was received is handled and answered and what was accepted is written;
+    /// the client has the host's assembly timeout (30 s) for taking it. Nothing more is read, and a send that
+    /// begins after this is `Unavailable`. Returns at once.
     pub fn close(&self) {
         if self.shared.close.raise() {
             self.shared.poke();
@@ -192,23 +194,18 @@ impl SessionOrder {
 
     /// Starts it: a token is used up here, whatever comes of the reply. `timeout` only shortens the
     /// socket's ceiling.
-    pub(crate) fn begin(
-        &self,
-        body: Bytes,
-        timeout: Duration,
-        waiter: super::handle::Waiter<'_>,
-    ) -> super::handle::Begun {
+    pub(crate) fn begin(&self, body: Bytes, timeout: Duration, waiter: Waiter<'_>) -> Begun {
         let session = self.session();
         let timeout = timeout.min(session.socket.plan.send_timeout);
         match self {
-            SessionOrder::Send { header, .. } => session.begin(header, body, timeout, waiter),
+            SessionOrder::Send { header, .. } => session.begin(What::Send, header, body, timeout, waiter),
             SessionOrder::Reply(ReplyToken { token }) => {
                 if !token.used.raise() {
                     let error = Error::new(ErrorKind::InvalidOperation, Detail::TokenUsed);
                     let error = error.with(|n| n.target = Some(session.target.label()));
-                    return super::handle::Begun::Failed(error, body);
+                    return Begun::Failed(error, body);
                 }
-                session.begin(&token.header, body, timeout, waiter)
+                session.begin(What::Reply, &token.header, body, timeout, waiter)
             }
         }
     }

@@ -327,7 +327,7 @@ impl ShardEngine {
         again |= self.claim(turn.claims);
         again |= self.start_jobs(turn.starts as usize);
         again |= self.write_links();
-        self.end_sessions();
+        again |= self.end_sessions();
         // A continuation whose operation ended as it was started runs in a turn of its own: the next. So
         // does the reading of a link whose queue got room in this one.
         again |= self.core.at_once_len() > 0 || !self.readable.is_empty();
@@ -1564,6 +1564,11 @@ fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
         if replies() {
             return Some(Reason::ReplyMark);
         }
+    }
+    // A client that does not take its answers gets no more of its frames handled. Whoever ends a wait for
+    // its room has this shard look.
+    if link.client.is_some() && link.target.mark.waiters() > 0 {
+        return Some(Reason::ReplyMark);
     }
     let owned = || {
         let owned = core.owned();

@@ -98,6 +98,15 @@ struct Rights {
     closing: bool,
 }
 
+/// What goes to a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    /// Something that this side has to say.
+    Send,
+    /// The answer to a frame.
+    Reply,
+}
+
 /// What any thread may know and do of one client's session.
 #[derive(Debug)]
 pub struct SessionShared {
@@ -143,7 +152,12 @@ impl SessionShared {
         }
     }
 
-    /// Rights to answer that are out; the one that gives back the last of them has the shard look.
+    /// Rights to answer that are out.
+    pub fn rights(&self) -> u32 {
+        self.rights.lock().held
+    }
+
+    /// The same of a session that closes: whoever gives back the last of them has the shard look.
     pub fn rights_while_closing(&self) -> u32 {
         let mut rights = self.rights.lock();
         rights.closing = true;
@@ -155,7 +169,7 @@ impl SessionShared {
     }
 
     /// Why a frame of these parts is not even begun.
-    fn judge(&self, header: usize, body: usize, class: Class) -> Option<Error> {
+    fn judge(&self, header: usize, body: usize, class: Class, what: What) -> Option<Error> {
         let len = (header as u64).saturating_add(body as u64);
         if self.shared.life() != Life::Serving && class == Class::Caller {
             return Some(self.refusal(ErrorKind::ShuttingDown, Detail::None));
@@ -170,13 +184,15 @@ impl SessionShared {
         if len > self.socket.plan.max_frame_out {
             return Some(too_large(len, self.socket.plan.max_frame_out));
         }
-        self.target.gone.is_raised().then(|| self.refusal(ErrorKind::Unavailable, Detail::Detached))
+        // What was received before it is closed is still answered.
+        let closed = self.target.gone.is_raised() || (what == What::Send && self.close.is_raised());
+        closed.then(|| self.refusal(ErrorKind::Unavailable, Detail::Detached))
     }
 
     /// Starts a send: everything that can be decided now is decided now. `timeout` is the end of its wait.
-    pub fn begin(&self, header: &[u8], body: Bytes, timeout: Duration, waiter: Waiter<'_>) -> Begun {
+    pub fn begin(&self, what: What, header: &[u8], body: Bytes, timeout: Duration, waiter: Waiter<'_>) -> Begun {
         let class = class_here();
-        if let Some(error) = self.judge(header.len(), body.len(), class) {
+        if let Some(error) = self.judge(header.len(), body.len(), class, what) {
             return Begun::Failed(error, body);
         }
         let (shared, target) = (&self.shared, &self.target);
@@ -206,7 +222,7 @@ impl SessionShared {
 
     /// Admits a frame now or gives it back; never overtakes one that waits.
     pub fn try_send(&self, header: &[u8], body: Bytes) -> Result<(), (Error, Bytes)> {
-        if let Some(error) = self.judge(header.len(), body.len(), class_here()) {
+        if let Some(error) = self.judge(header.len(), body.len(), class_here(), What::Send) {
             return Err((error, body));
         }
         let (shared, target) = (&self.shared, &self.target);

@@ -87,7 +87,7 @@ pub struct SessionTimes {
 pub enum Left {
     /// Frames of it wait or are being handled here.
     Work,
-    /// What was accepted for it is not written, or somebody holds the right to answer.
+    /// It has not taken what was accepted for it, or somebody holds the right to answer.
     Bytes,
     /// Nothing.
     Nothing,
@@ -249,10 +249,10 @@ mod tests {
         assert_eq!(life.next(), at(120));
         life.poll(Left::Nothing, at(119));
         assert_eq!(life.over(), None);
-        life.poll(Left::Bytes, at(120));
-        assert_eq!(life.over(), None, "what it is owed is not its silence");
-        life.poll(Left::Nothing, at(120));
-        assert_eq!(life.over(), Some(SessionEnd::Idle));
+        life.poll(Left::Work, at(120));
+        assert_eq!((life.over(), life.next()), (None, at(220)), "its answer is being made");
+        life.poll(Left::Bytes, at(220));
+        assert_eq!(life.over(), Some(SessionEnd::Idle), "it takes nothing either");
     }
 
     #[test]

@@ -12,11 +12,13 @@ use afflux::{
     SessionHandle, StreamStatus,
 };
 
+type OnFrame = dyn Fn(Frame, &mut Context<'_, Play>) + Send + Sync;
+
 /// What a session does, made of closures.
 #[derive(Clone)]
 struct Play {
     opened: Arc<dyn Fn(SessionHandle) + Send + Sync>,
-    frame: Arc<dyn Fn(Frame, &mut Context<'_, Play>) + Send + Sync>,
+    frame: Arc<OnFrame>,
     closed: Arc<dyn Fn(SessionEnd) + Send + Sync>,
 }
 
@@ -367,4 +369,209 @@ fn thousands_of_sessions_and_not_one_more() {
     drop(clients);
     until_stream(&host, |s| s.sessions == 1);
     assert_eq!(host.status().links.len(), 0, "clients are not peers");
+}
+
+/// A client that floods and takes no answer is not read on; those beside it are served, and the waiting room stays
+/// theirs (promise 4; field cases 075, 079).
+#[test]
+fn a_client_that_floods_and_takes_nothing_is_not_read_on() {
+    let _dog = watch();
+    let host = serve(echo())
+        .socket_buffers(ByteSize::kib(16), ByteSize::kib(16))
+        .max_jobs(16)
+        .waiting_room(256, ByteSize::mib(32))
+        .start()
+        .unwrap();
+    let floods: Vec<Client> = (0..8)
+        .map(|_| {
+            let mut flood = Client::of(&host);
+            flood.0.set_nonblocking(true).unwrap();
+            let frames = encoded(b"", &[7; 1000]).repeat(64);
+            let mut refused = 0;
+            until(|| {
+                // What is cut off here is a frame of a client that sends no more.
+                match flood.0.write(&frames) {
+                    Ok(_) => refused = 0,
+                    Err(e) if e.kind() == IoKind::WouldBlock => refused += 1,
+                    Err(e) => panic!("{e}"),
+                }
+                refused > 100
+            });
+            flood
+        })
+        .collect();
+    let mut honest = Client::of(&host);
+    for n in 0..500_u32 {
+        honest.send(b"", &n.to_be_bytes());
+        assert_eq!(honest.receive().1, n.to_be_bytes());
+    }
+    let now = host.status();
+    assert_eq!(now.waiting_room_full, 0, "nobody's answer was thrown out: {now:#?}");
+    assert!(now.waiting <= 8 * 16, "{}", now.waiting);
+    drop(floods);
+    until_stream(&host, |s| s.sessions == 1);
+}
+
+/// What was accepted is written before a shutdown ends; what was not is told, client by client; every session gets
+/// its last callback.
+#[test]
+fn a_shutdown_drains_and_tells_what_it_could_not() {
+    let _dog = watch();
+    let (sessions, session) = channel();
+    let (ends, ended) = channel();
+    let played = echo().opened(move |session| drop(sessions.send(session)));
+    let builder = serve(played.closed(move |why| ends.send(why).unwrap_or_default()));
+    let (host, stalled, to_stalled) = full(builder, &session);
+    let mut good = Client::of(&host);
+    let to_good = session.recv().unwrap();
+    for n in 0..100_u32 {
+        to_good.send(n.to_be_bytes().to_vec()).wait().unwrap();
+    }
+    let waiting = to_stalled.send(vec![0; 4096]).submit();
+    let account = host.shutdown(Duration::from_millis(300));
+    assert!(!account.is_clean());
+    assert_eq!(account.peers.len(), 1, "{account}");
+    assert!(account.to_string().contains(&stalled.0.local_addr().unwrap().to_string()), "{account}");
+    assert!(account.peers[0].queued_bytes > 0);
+    let e = waiting.wait().unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::ShuttingDown | ErrorKind::DeadlineExceeded), "{e}");
+    for n in 0..100_u32 {
+        assert_eq!(good.receive().1, n.to_be_bytes());
+    }
+    assert!(good.is_over());
+    let mut reasons = [ended.recv().unwrap(), ended.recv().unwrap()];
+    reasons.sort_by_key(|why| *why as u8);
+    assert_eq!(reasons, [SessionEnd::Shutdown; 2]);
+    let e = to_good.send("x").wait().unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::ShuttingDown);
+}
+
+/// A panic ends its session and no other; the shard lives, and the next client gets a session of its own.
+#[test]
+fn a_panic_ends_its_session_alone() {
+    let _dog = watch();
+    let played = play(|frame, _| {
+        assert_ne!(frame.body().as_ref(), b"die");
+        let body = frame.body().clone();
+        frame.reply(body).detach();
+    });
+    let host = serve(played).start().unwrap();
+    let (mut first, mut second) = (Client::of(&host), Client::of(&host));
+    first.send(b"", b"die");
+    first.0.shutdown(Shutdown::Write).unwrap();
+    assert!(first.is_over());
+    until_stream(&host, |s| s.ended(SessionEnd::Panicked) == 1);
+    second.send(b"", b"alive");
+    assert_eq!(second.receive().1, b"alive");
+    assert_eq!((host.status().handler_panics, status(&host).sessions), (1, 1));
+}
+
+/// A session calls others before it answers, and sends that nobody waits for end with their client.
+#[test]
+fn a_session_calls_a_channel_and_answers_with_what_it_got() {
+    let _dog = watch();
+    let played = play(|frame, cx| {
+        let (token, _, body) = frame.into_parts();
+        let asked = cx.channel("upper").request("", body);
+        asked.then(cx, move |_, outcome, cx| {
+            let reply = token.reply(outcome.unwrap_or_else(|e| e.to_string().into()));
+            reply.then(cx, |_, sent, _| sent.expect("room"));
+        });
+    });
+    let back = crate::support::server("back")
+        .channel(
+            "upper",
+            crate::support::asked(|r, cx| {
+                let upper = r.payload().to_ascii_uppercase();
+                r.reply(cx, upper);
+            }),
+        )
+        .start()
+        .unwrap();
+    let host = serve(played).connect(crate::support::address(&back)).start().unwrap();
+    let mut client = Client::of(&host);
+    for text in ["abc", "water"] {
+        client.send(b"id", text.as_bytes());
+    }
+    client.0.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.receive(), (b"id".to_vec(), b"ABC".to_vec()));
+    assert_eq!(client.receive(), (b"id".to_vec(), b"WATER".to_vec()), "continuations end before the session");
+    assert!(client.is_over());
+    until_stream(&host, |s| s.ended(SessionEnd::Client) == 1);
+}
+
+/// Closing from this side: what was accepted goes out, what came is answered, then the end. A client that is gone
+/// is `Unavailable` for everybody who still holds it, those who wait included.
+#[test]
+fn closing_from_this_side_and_sending_to_nobody() {
+    let _dog = watch();
+    let (sessions, session) = channel();
+    let host = serve(echo().opened(move |session| drop(sessions.send(session))))
+        .socket_buffers(ByteSize::kib(16), ByteSize::kib(16))
+        .stream_send_timeout(Duration::from_secs(80))
+        .start()
+        .unwrap();
+    let mut client = Client::of(&host);
+    let held = session.recv().unwrap();
+    assert_eq!(
+        (held.peer(), held.socket(), held.is_open()),
+        (client.0.local_addr().unwrap(), "tcp://127.0.0.1:0", true)
+    );
+    for n in 0..10_u32 {
+        held.send_frame(n.to_be_bytes().to_vec(), "bye").wait().unwrap();
+    }
+    held.close();
+    assert_eq!(held.send("late").wait().unwrap_err().kind(), ErrorKind::Unavailable);
+    for n in 0..10_u32 {
+        assert_eq!(client.receive(), (n.to_be_bytes().to_vec(), b"bye".to_vec()));
+    }
+    assert!(client.is_over());
+    until_stream(&host, |s| s.ended(SessionEnd::Closed) == 1);
+    assert!(!held.is_open());
+
+    let client = Client::of(&host);
+    let held = session.recv().unwrap();
+    let waiting = loop {
+        let mut pending = held.send(vec![0; 4096]).submit();
+        // A full queue and a kernel that takes no more look the same from here; the one that stays waits.
+        if pending.try_take().is_none() {
+            break pending;
+        }
+    };
+    drop(client);
+    let e = waiting.wait();
+    if let Err(e) = e {
+        assert_eq!((e.kind(), e.error().detail()), (ErrorKind::Unavailable, Detail::Detached));
+    }
+    until_stream(&host, |s| s.sessions == 0);
+    let e = held.send("x").wait().unwrap_err();
+    assert_eq!((e.kind(), e.error().detail()), (ErrorKind::Unavailable, Detail::Detached));
+    assert_eq!(e.into_payload(), "x");
+}
+
+/// A send ends at its ceiling even while the client's shard is stuck in user code (promise 5), and connections that
+/// never say a word are closed at the idle time.
+#[test]
+fn a_stuck_shard_and_a_silent_client() {
+    let _dog = watch();
+    let (sessions, session) = channel();
+    let (entered, inside) = channel();
+    let (go, going) = channel::<()>();
+    let going = Mutex::new(going);
+    let played = play(move |frame, _| {
+        entered.send(()).unwrap();
+        going.lock().unwrap().recv().unwrap();
+        frame.reply("").detach();
+    });
+    let builder = serve(played.opened(move |session| drop(sessions.send(session))))
+        .stream_send_timeout(Duration::from_millis(60))
+        .stream_idle(Duration::from_millis(500));
+    let (host, mut client, session) = full(builder, &session);
+    client.send(b"", b"stick");
+    inside.recv().unwrap();
+    let e = session.send(vec![0; 4096]).wait().unwrap_err();
+    assert_eq!(e.error().detail(), Detail::NoRoom);
+    go.send(()).unwrap();
+    assert!(Client::of(&host).is_over());
+    until_stream(&host, |s| s.ended(SessionEnd::Idle) >= 1);
 }

@@ -11,6 +11,9 @@ use crate::engine::stream::{NewSession, SessionShared};
 use crate::flow::target::{Dialect, Target, TargetSpec};
 use crate::flow::transport::Transport;
 
+/// A client's share of the waiting room: there may be many that take nothing.
+const ROOM_PARTS: u32 = 64;
+
 impl CompletionEngine {
     /// A client connected to the host's stream socket `socket`. Closed at once, and counted, if the socket
     /// has as many as it may or the host is at its end.
@@ -34,8 +37,8 @@ impl CompletionEngine {
             dialect: Dialect::Stream,
             label: format!("client {peer}").into(),
             send_mark: socket.plan.send_mark,
-            waiting_ops: shared.plan.room.per_target_ops,
-            waiting_bytes: shared.plan.room.per_target_bytes,
+            waiting_ops: (shared.plan.room.ops / ROOM_PARTS).max(1),
+            waiting_bytes: shared.plan.room.bytes / u64::from(ROOM_PARTS),
             requests: 0,
             reply_bytes: 0,
         }));

@@ -22,6 +22,7 @@ use crate::engine::lanes;
 use crate::engine::seat::SeatFactory;
 use crate::engine::stream::{NewSession, SessionShared};
 use crate::flow::backlog::{ChunkPool, Head, INLINE_PAYLOAD_MAX};
+use crate::flow::ingress::Reason;
 use crate::flow::origin::Admit;
 use crate::flow::session::{Left, SessionEnd, SessionLife, SessionTimes};
 use crate::flow::transport::Transport;
@@ -34,13 +35,15 @@ pub(super) struct Sessions {
     seats: Vec<u16>,
     opening: VecDeque<u32>,
     ending: Vec<u32>,
+    /// A client took what its next frames waited for.
+    again: bool,
     /// No session has a time that is up before this.
     due: Instant,
 }
 
 impl Sessions {
     pub(super) fn new() -> Self {
-        Sessions { seats: Vec::new(), opening: VecDeque::new(), ending: Vec::new(), due: Instant::NEVER }
+        Sessions { seats: Vec::new(), opening: VecDeque::new(), ending: Vec::new(), again: false, due: Instant::NEVER }
     }
 }
 
@@ -139,14 +142,15 @@ impl ShardEngine {
     }
 
     /// Sessions that are about to end, after everything that this turn did for them: what else they wait for
-    /// wakes the shard.
-    pub(super) fn end_sessions(&mut self) {
+    /// wakes the shard. True if there is more to do now.
+    pub(super) fn end_sessions(&mut self) -> bool {
         for index in std::mem::take(&mut self.sessions.ending) {
             if let Some(client) = self.client(index) {
                 client.listed = false;
                 self.look_at_session(index);
             }
         }
+        std::mem::take(&mut self.sessions.again)
     }
 
     /// When sessions are to be looked at again, at the latest.
@@ -180,6 +184,14 @@ impl ShardEngine {
             && let Some(client) = &mut link.client
         {
             client.ended = true;
+            if client.life.is_closing()
+                && let Some(transport) = &client.transport
+                && let Err(e) = transport.read(&mut [0])
+                && e.kind() != io::ErrorKind::WouldBlock
+            {
+                client.broken = true;
+                return self.list(key.index);
+            }
             self.client_readable(key.index);
         }
     }
@@ -301,7 +313,10 @@ impl ShardEngine {
             client.life.on_written(now);
         }
         client.broken |= broken;
-        if client.broken || client.life.is_closing() {
+        let ends = client.broken || client.life.is_closing();
+        // Its frames may be claimed again, if room was what they waited for.
+        self.sessions.again |= more > 0 && link.held.is_some();
+        if ends {
             self.list(index);
         }
     }
@@ -338,16 +353,17 @@ impl ShardEngine {
         if !client.opened && client.life.over().is_none() {
             return;
         }
-        // A frame that is queued, a job and a continuation each hold the peer.
+        // A job and a continuation each hold the peer. Frames that wait for the client to take its answers wait
+        // for nobody here.
         let work = !link.origin.is_empty() || Rc::strong_count(&link.peer) > 1;
+        let ours = work && link.held != Some(Reason::ReplyMark);
+        let open = client.life.is_reading();
         let mark = &link.target.mark;
-        let owed = || mark.bytes() > 0 || mark.waiters() > 0;
-        let left = if work {
+        // Rights first: who answers is admitted, and gives his right back then.
+        let rights = if open { client.shared.rights() } else { client.shared.rights_while_closing() };
+        let left = if ours || (open && rights > 0) {
             Left::Work
-        } else if client.life.is_reading() {
-            if owed() { Left::Bytes } else { Left::Nothing }
-        } else if client.shared.rights_while_closing() > 0 || owed() {
-            // In this order: who answers is admitted first and gives his right back then.
+        } else if work || rights > 0 || mark.bytes() > 0 || mark.waiters() > 0 {
             Left::Bytes
         } else {
             Left::Nothing
