@@ -1304,7 +1304,8 @@ impl ShardEngine {
         let more = flushed == Flushed::Empty && !link.outbox.is_empty();
         lanes::let_go(&shared, &target, writer);
         if target.dialect == Dialect::Stream {
-            self.client_flushed(index, flushed == Flushed::Broken);
+            let moved = budget < shared.plan.turn.write_bytes_per_link;
+            self.client_flushed(index, moved, flushed == Flushed::Broken);
         }
         if target.mark.waiters() > 0 {
             self.admit_waiters(index);

@@ -189,8 +189,12 @@ impl SessionLife {
             State::Open => {
                 if self.begun.is_some_and(|at| now >= at.after(self.times.assembly)) {
                     self.state = State::Over(SessionEnd::Unfinished);
-                } else if left == Left::Nothing && self.times.idle.is_some_and(|idle| now >= self.moved.after(idle)) {
-                    self.state = State::Over(SessionEnd::Idle);
+                } else if self.times.idle.is_some_and(|idle| now >= self.moved.after(idle)) {
+                    // A client that waits for its answer is silent for our sake.
+                    match left {
+                        Left::Work => self.moved = now,
+                        Left::Bytes | Left::Nothing => self.state = State::Over(SessionEnd::Idle),
+                    }
                 }
             }
             State::Closing { why, until } => match left {

@@ -299,8 +299,8 @@ impl ShardEngine {
 
     // ---- writing
 
-    /// A flush of this link is over; `broken`: the connection takes nothing any more.
-    pub(super) fn client_flushed(&mut self, index: u32, broken: bool) {
+    /// A flush of this link is over. `moved`: bytes went; `broken`: the connection takes nothing any more.
+    pub(super) fn client_flushed(&mut self, index: u32, moved: bool, broken: bool) {
         let now = self.core.now;
         let Some(link) = self.link(index) else { return };
         let (frames, charges) = (link.target.written.get(), link.target.written_charge.get());
@@ -310,6 +310,8 @@ impl ShardEngine {
             client.counted = (frames, charges);
             client.shared.socket.frames_out.add(more);
             client.shared.socket.bytes_out.add(bytes - more * charge(0, 0));
+        }
+        if moved {
             client.life.on_written(now);
         }
         client.broken |= broken;
@@ -519,3 +521,6 @@ fn decode(
 fn frame(seat: u16, header: u16, payload: Bytes) -> Record {
     Record { kind: Kind::Message, channel: seat, correlation: u64::from(header), payload, ..Record::empty() }
 }
+
+#[cfg(test)]
+mod tests;
