@@ -82,6 +82,7 @@ mod api {
     pub use crate::engine::handler::{
         Context, Failure, Handler, LocalChannel, LocalClient, Message, RemoteResponder, Request, Responder,
     };
+    pub use crate::engine::multicast::{Multicast, MulticastOp, Told};
     pub use crate::engine::session::{Frame, ReplyToken, Sending, Session, SessionHandle, SessionReply, SessionSend};
     pub use crate::flow::session::SessionEnd;
     pub use crate::host::Host;

@@ -35,8 +35,27 @@ pub fn stage(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
         writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
         return true;
     }
+    if writer.stock {
+        return stage_stock(writer, record, charge);
+    }
     let Some(channel) = wire_channel(writer, record.channel) else { return false };
     let head = |out: &mut Vec<u8>| encode::encode_head(record, channel, out);
+    writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
+    true
+}
+
+/// The same in the form of a stock peer that we dialled. It serves no channels of ours: the route is the
+/// method.
+#[cold]
+fn stage_stock(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
+    if record.channel != ChannelId::NODE.0 || (writer.one_way && record.kind == Kind::Request) {
+        return false;
+    }
+    let (route, len) = (record.method.as_str(), record.payload.len());
+    let head = |out: &mut Vec<u8>| match record.kind {
+        Kind::Request => encode::encode_stock_request(record.correlation, route, len, out),
+        _ => encode::encode_pair_head(route.as_bytes(), len, out),
+    };
     writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
     true
 }
@@ -46,6 +65,10 @@ pub fn stage(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
 pub fn stage_taken(writer: &mut Writer<u16>, head: &Head, taken: Taken<'_>) -> bool {
     let (first, rest, method_len) = match taken {
         Taken::Record(record) => return stage(writer, &record, head.charge),
+        Taken::Bytes { first, rest, method_len } if writer.stock => {
+            let record = head.record(first, rest, method_len);
+            return stage_stock(writer, &record, head.charge);
+        }
         Taken::Bytes { first, rest, method_len } => (first, rest, method_len as u8),
     };
     if writer.stream {
@@ -173,7 +196,9 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
             flushed == Flushed::Empty && stage_waiting(target, &mut held)
         } {}
         if room {
-            answer::admit_waiting(shared, target);
+            if !cfg!(afflux_mutation = "replies_unadmitted") {
+                answer::admit_waiting(shared, target);
+            }
             if target.held.is_raised() && target.held.lower() {
                 shared.port(target.owner).poke(target);
             }
@@ -203,7 +228,7 @@ fn stage_reply(target: &Target, writer: &mut Writer<()>, record: Record) {
     let payload = Body::of(&record.payload);
     match (target.dialect, record.kind) {
         // An end client has no completion lane: nothing is ever posted for it.
-        (Dialect::Native | Dialect::Stream, _) => {
+        (Dialect::Native | Dialect::Local | Dialect::Stream, _) => {
             writer.egress.push((), charge, |out| encode::encode_head(&record, record.channel, out), payload);
         }
         (Dialect::Stock, Kind::Error) => {
@@ -234,5 +259,7 @@ fn undeliverable(shared: &HostShared, target: &Target, charge: u64) {
 fn leave_replies(shared: &HostShared, target: &Target, charge: u64) {
     target.replies.leave(charge);
     shared.replies.leave(charge);
-    shared.relieve();
+    if !cfg!(afflux_mutation = "host_replies_unrelieved") {
+        shared.relieve();
+    }
 }

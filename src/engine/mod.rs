@@ -17,6 +17,7 @@ pub mod handle;
 pub mod handler;
 pub mod here;
 pub mod lanes;
+pub mod multicast;
 pub mod seat;
 pub mod session;
 pub mod session_seat;

@@ -40,6 +40,10 @@ pub struct Writer<R> {
     pub transport: Option<Arc<dyn Transport>>,
     /// The attach that `transport` belongs to; 0 while down.
     pub link: u64,
+    /// A stock peer that we dialled: records go out in its form.
+    pub stock: bool,
+    /// It takes no requests.
+    pub one_way: bool,
     /// What was begun or staged.
     pub egress: Egress<R>,
     /// Local channel number to the peer's number on this link; `NO_CHANNEL` where it serves none.
@@ -71,6 +75,8 @@ impl<R> Writer<R> {
         Writer {
             transport: None,
             link: 0,
+            stock: false,
+            one_way: false,
             egress: Egress::new(),
             channels: Vec::new(),
             written: 0,
@@ -180,6 +186,9 @@ pub enum Dialect {
     Stock,
     /// An end client: one connection with length-prefixed frames and no lanes at all.
     Stream,
+    /// This host itself: the same admission, and no connection. What is accepted goes straight to its
+    /// owner's receive queue, which the send mark bounds; an answer ends its request where it is made.
+    Local,
 }
 
 /// What is fixed when a target is made.

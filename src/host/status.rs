@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::stream::StreamStatus;
 use crate::base::unit::grouped;
 use crate::engine::shared::HostShared;
-use crate::flow::target::Dialect;
+use crate::flow::target::{Dialect, Target};
 use crate::runtime::boot::Running;
 use crate::sync::gate::{GateSnapshot, Pressure};
 
@@ -24,7 +24,7 @@ pub struct LinkStatus {
     pub up: bool,
     /// Bytes in the send queue.
     pub queued_bytes: u64,
-    /// Its mark; 0 = unlimited.
+    /// Its mark now; 0 = unlimited. An automatic one falls when links come and rises when they have gone.
     pub send_mark: u64,
     /// Operations that wait for room.
     pub waiting: u32,
@@ -77,6 +77,15 @@ pub struct HostStatus {
     pub links: Vec<LinkStatus>,
     /// Sockets for end clients, in the order of the options.
     pub streams: Vec<StreamStatus>,
+    /// This host as a target of its own calls: one queue per shard, of which the send mark bounds both
+    /// halves. None if it serves no channel.
+    pub local: Vec<LinkStatus>,
+    /// The mark of every link's receive queue now; 0 = unlimited.
+    pub receive_mark: u64,
+    /// What automatic marks are a division of, in bytes.
+    pub budget: u64,
+    /// The links there are need more than the budget for their least marks, and have them all the same.
+    pub budget_insufficient: bool,
     /// Shards.
     pub shards: Vec<ShardStatus>,
     /// How often the completion thread was really woken.
@@ -146,26 +155,22 @@ impl HostStatus {
     pub(crate) fn of(running: &Running) -> Self {
         let shared = &running.shared;
         let now = shared.clock.now();
-        let links = shared
-            .targets
-            .lock()
-            .iter()
-            .filter(|t| t.dialect != Dialect::Stream)
-            .map(|t| LinkStatus {
-                peer: t.label(),
-                shard: t.owner.index(),
-                up: t.is_up(),
-                queued_bytes: t.mark.bytes(),
-                send_mark: t.mark.limit(),
-                waiting: t.waiting.ops(),
-                in_flight: t.in_flight.ops(),
-                reply_bytes: t.replies.bytes(),
-                paused_for: t.paused_for(now),
-                written: t.written.get(),
-                lost_on_detach: t.lost_on_detach.get(),
-                in_doubt_on_detach: t.in_doubt_on_detach.get(),
-            })
-            .collect();
+        let queue = |t: &Arc<Target>| LinkStatus {
+            peer: t.label(),
+            shard: t.owner.index(),
+            up: t.is_up(),
+            queued_bytes: t.mark.bytes(),
+            send_mark: t.mark.limit(),
+            waiting: t.waiting.ops(),
+            in_flight: t.in_flight.ops(),
+            reply_bytes: t.replies.bytes(),
+            paused_for: t.paused_for(now),
+            written: t.written.get(),
+            lost_on_detach: t.lost_on_detach.get(),
+            in_doubt_on_detach: t.in_doubt_on_detach.get(),
+        };
+        let peers = |t: &&Arc<Target>| t.dialect != Dialect::Stream;
+        let links = shared.targets.lock().iter().filter(peers).map(queue).collect();
         let shards = shared
             .shards
             .iter()
@@ -187,6 +192,10 @@ impl HostStatus {
             permits: shared.gate.snapshot(now),
             links,
             streams: shared.streams.iter().map(|socket| StreamStatus::of(socket)).collect(),
+            local: shared.locals.iter().map(queue).collect(),
+            receive_mark: shared.receive_mark.get(),
+            budget: shared.budget.get(),
+            budget_insufficient: shared.insufficient.is_raised(),
             shards,
             completion_wakes: shared.completion.wake.wakes(),
             waiting: shared.room.ops(),
@@ -255,10 +264,10 @@ pub struct PeerAccount {
 
 impl Account {
     pub(crate) fn of(shared: &HostShared) -> Self {
-        let peers = shared
-            .targets
-            .lock()
+        let targets = shared.targets.lock();
+        let peers = targets
             .iter()
+            .chain(&shared.locals)
             .map(|t| PeerAccount {
                 peer: t.label(),
                 queued_bytes: t.mark.bytes(),

@@ -61,10 +61,13 @@ else
     missing "histogram readers" "the files were not written"
 fi
 
-if ! cargo build --locked --quiet --release --example echo; then
-    missing "stock ZeroMQ clients" "the echo example does not build"
+if ! cargo build --locked --quiet --release --example echo --example zmq_client; then
+    missing "stock ZeroMQ clients" "the examples do not build"
 elif venv zmq 'pyzmq>=27'; then
-    check "stock ZeroMQ clients" "$dir/zmq/bin/python" tests/interop/zmq_echo.py "$target/release/examples/echo" "$results"
+    examples=$target/release/examples
+    check "stock ZeroMQ clients" "$dir/zmq/bin/python" tests/interop/zmq_echo.py "$examples/echo" "$results"
+    check "stock ZeroMQ services" "$dir/zmq/bin/python" tests/interop/zmq_served.py \
+        "$examples/zmq_client" "$examples/echo" "$results"
 else
     missing "stock ZeroMQ clients" "pip could not install pyzmq"
 fi

@@ -183,7 +183,7 @@ impl ShardEngine {
             && link.generation == key.generation
             && let Some(client) = &mut link.client
         {
-            client.ended = true;
+            client.ended = !cfg!(afflux_mutation = "client_end_unread");
             if client.life.is_closing()
                 && let Some(transport) = &client.transport
                 && let Err(e) = transport.read(&mut [0])
@@ -363,6 +363,7 @@ impl ShardEngine {
         let mark = &link.target.mark;
         // Rights first: who answers is admitted, and gives his right back then.
         let rights = if open { client.shared.rights() } else { client.shared.rights_while_closing() };
+        let rights = if cfg!(afflux_mutation = "client_unanswered") { 0 } else { rights };
         let left = if ours || (open && rights > 0) {
             Left::Work
         } else if work || rights > 0 || mark.bytes() > 0 || mark.waiters() > 0 {

@@ -102,8 +102,10 @@ impl Session for Listener {
         let (token, header, body) = frame.into_parts();
         let mut heard = self.0.lock();
         heard.frames.push((header.to_vec(), body.to_vec()));
-        if body.as_ref() == b"keep" {
-            heard.tokens.push(token);
+        match body.as_ref() {
+            b"keep" => heard.tokens.push(token),
+            b"echo" => token.reply(vec![0xEC; 400]).detach(),
+            _ => {}
         }
     }
 
@@ -328,6 +330,8 @@ fn without_permits_a_queue_fills_to_its_mark_and_the_rest_stays_with_the_client(
     assert!(held > 0);
     let more = encoded(b"h", &[5; 199]).repeat(100);
     bench.says(0, &pipe, &more);
+    // Marks of links move; a client's does not.
+    bench.shared.port(ShardId(0)).look_again.raise();
     bench.says(0, &pipe, &[]);
     let (_, origin, _) = bench.shard.origins().next().unwrap();
     // Four of 264 each; the mark is 1064.
@@ -338,6 +342,47 @@ fn without_permits_a_queue_fills_to_its_mark_and_the_rest_stays_with_the_client(
     bench.turn();
     let heard = bench.heard.lock();
     assert_eq!(heard.frames, vec![(b"h".to_vec(), vec![5; 199]); 100]);
+}
+
+#[test]
+fn a_client_that_takes_no_answers_gets_no_more_of_its_frames_handled() {
+    let mut bench = Bench::new(|_| {});
+    let (flood, honest) = (bench.client(0), bench.client(usize::MAX));
+    bench.says(0, &flood, &encoded(b"", b"echo").repeat(10));
+    // Two answers fill the mark of 1064, the third waits, and that is all.
+    assert_eq!((bench.heard.lock().frames.len(), bench.shared.room.ops()), (3, 1));
+    bench.says(1, &honest, &encoded(b"", b"echo"));
+    assert_eq!(honest.0.lock().output, encoded(b"", &[0xEC; 400]));
+    bench.at(300);
+    assert_eq!((bench.heard.lock().frames.len(), bench.shared.room.ops()), (5, 1), "one more, beside the honest one's");
+    flood.0.lock().takes = usize::MAX;
+    bench.shard.handle_ready(bench.keys[0], false, true);
+    bench.turn();
+    assert_eq!(bench.heard.lock().frames.len(), 11);
+    assert_eq!(flood.0.lock().output, encoded(b"", &[0xEC; 400]).repeat(9), "the one whose time was up is missing");
+}
+
+#[test]
+fn a_half_closed_client_is_kept_for_the_answers_that_are_elsewhere() {
+    let mut bench = Bench::new(|plan| plan.assembly_timeout = ms(50));
+    let pipe = bench.client(usize::MAX);
+    // Frames and the end come in one event; nothing else will be told.
+    pipe.0.lock().input.extend([encoded(b"a", b"keep"), encoded(b"b", b"keep")].concat());
+    bench.ends(0, &pipe);
+    let tokens = std::mem::take(&mut bench.heard.lock().tokens);
+    assert_eq!((tokens.len(), bench.closed()), (2, vec![]));
+    bench.at(49);
+    tokens[1].reply("second").detach();
+    bench.turn();
+    assert_eq!(pipe.0.lock().output, encoded(b"b", b"second"));
+    bench.at(98);
+    tokens[0].reply("first").detach();
+    bench.turn();
+    assert_eq!(bench.closed(), [], "the tokens are still held");
+    drop(tokens);
+    bench.turn();
+    assert_eq!(bench.closed(), [SessionEnd::Client]);
+    assert_eq!(pipe.0.lock().output, [encoded(b"b", b"second"), encoded(b"a", b"first")].concat());
 }
 
 #[test]
