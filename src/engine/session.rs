@@ -168,8 +168,8 @@ impl SessionHandle {
     }
 
     /// Closes the connection when what was received is handled and answered and what was accepted is written;
-    /// the client has the host's assembly timeout (30 s) for taking it. Nothing more is read, and a send that
-    /// begins after this is `Unavailable`. Returns at once.
+    /// the client has the host's assembly timeout (30 s) for taking it, and once more for ending its own side.
+    /// Nothing more is read, and a send that begins after this is `Unavailable`. Returns at once.
     pub fn close(&self) {
         if self.shared.close.raise() {
             self.shared.poke();

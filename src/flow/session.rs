@@ -2,10 +2,14 @@
 //! and how long it may take. Pure: time and what was seen are passed in.
 //!
 //! ```text
-//!   Open ── the client's end, close(), ──▶ Closing ── everything handled and written ──▶ Over
-//!     │     too long silent                   │        or the time for it is up          ▲
-//!     └── a broken connection, a frame that cannot be taken, a panic, shutdown ──────────┘
+//!   Open ── the client's end, close() ──▶ Closing ── everything handled and written ──▶ Over
+//!     │                                      │        or the time for it is up          ▲ ▲
+//!     │                                      └─ by close(): our end is told ─▶ Parting ─┘ │
+//!     └── silence, a broken connection, a frame that cannot be taken, a panic, shutdown ──┘
 //! ```
+//!
+//! Parting waits for the client's end and throws away what still comes: a connection that is closed with
+//! bytes unread is reset, and the client may lose what it was sent last.
 //!
 //! Closing reads nothing more; what was read is handled, what was accepted is written. Its time runs
 //! while nothing is left to be handled: waiting for a permit is this host's doing, not the client's.
@@ -97,6 +101,7 @@ pub enum Left {
 enum State {
     Open,
     Closing { why: SessionEnd, until: Option<Instant> },
+    Parting { why: SessionEnd, until: Instant },
     Over(SessionEnd),
 }
 
@@ -125,6 +130,11 @@ impl SessionLife {
     /// Whether it is on its way to its end.
     pub fn is_closing(&self) -> bool {
         matches!(self.state, State::Closing { .. })
+    }
+
+    /// Whether our end was told and the client's is awaited.
+    pub fn is_parting(&self) -> bool {
+        matches!(self.state, State::Parting { .. })
     }
 
     /// Why it is over, once it is.
@@ -163,7 +173,11 @@ impl SessionLife {
 
     /// The client ended its direction. `within`: in the middle of a frame, which will never be whole.
     pub fn on_end(&mut self, within: bool) {
-        if within { self.lose(SessionEnd::Broken) } else { self.close(SessionEnd::Client) }
+        match self.state {
+            State::Parting { why, .. } => self.state = State::Over(why),
+            _ if within => self.lose(SessionEnd::Broken),
+            _ => self.close(SessionEnd::Client),
+        }
     }
 
     /// Nothing more is read; it is over when everything is handled and written.
@@ -177,7 +191,8 @@ impl SessionLife {
     /// Over at once.
     pub fn lose(&mut self, why: SessionEnd) {
         self.state = match self.state {
-            State::Over(first) => State::Over(first),
+            // A client that was told our end owes us nothing.
+            State::Over(first) | State::Parting { why: first, .. } => State::Over(first),
             _ => State::Over(why),
         };
     }
@@ -186,6 +201,11 @@ impl SessionLife {
     pub fn poll(&mut self, left: Left, now: Instant) {
         match &mut self.state {
             State::Over(_) => {}
+            State::Parting { why, until } => {
+                if now >= *until {
+                    self.state = State::Over(*why);
+                }
+            }
             State::Open => {
                 if self.begun.is_some_and(|at| now >= at.after(self.times.assembly)) {
                     self.state = State::Over(SessionEnd::Unfinished);
@@ -198,6 +218,9 @@ impl SessionLife {
                 }
             }
             State::Closing { why, until } => match left {
+                Left::Nothing if *why == SessionEnd::Closed => {
+                    self.state = State::Parting { why: *why, until: now.after(self.times.linger) };
+                }
                 Left::Nothing => self.state = State::Over(*why),
                 Left::Work => *until = None,
                 Left::Bytes => {
@@ -215,6 +238,7 @@ impl SessionLife {
         match self.state {
             State::Over(_) => Instant::NEVER,
             State::Closing { until, .. } => until.unwrap_or(Instant::NEVER),
+            State::Parting { until, .. } => until,
             State::Open => {
                 let idle = self.times.idle.map_or(Instant::NEVER, |idle| self.moved.after(idle));
                 self.begun.map_or(idle, |at| idle.min(at.after(self.times.assembly)))
@@ -315,6 +339,8 @@ mod tests {
         second.close(SessionEnd::Closed);
         second.on_end(false);
         second.poll(Left::Nothing, at(1));
+        assert_eq!((second.over(), second.is_parting(), second.next()), (None, true, at(51)));
+        second.on_end(true);
         assert_eq!(second.over(), Some(SessionEnd::Closed));
     }
 }

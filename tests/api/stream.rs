@@ -526,8 +526,9 @@ fn closing_from_this_side_and_sending_to_nobody() {
         assert_eq!(client.receive(), (n.to_be_bytes().to_vec(), b"bye".to_vec()));
     }
     assert!(client.is_over());
+    until(|| !held.is_open());
+    drop(client);
     until_stream(&host, |s| s.ended(SessionEnd::Closed) == 1);
-    assert!(!held.is_open());
 
     let client = Client::of(&host);
     let held = session.recv().unwrap();

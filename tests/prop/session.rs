@@ -49,6 +49,8 @@ struct Model {
     closing: Option<SessionEnd>,
     /// Since when nothing was left but bytes, without one of them going.
     owing: Option<u64>,
+    /// Since when our end is told.
+    parting: Option<u64>,
     over: Option<SessionEnd>,
 }
 
@@ -61,6 +63,15 @@ impl Model {
             return;
         }
         let open = self.closing.is_none();
+        if let Some(since) = self.parting {
+            let ends = match event {
+                Event::End(_) | Event::Lose => true,
+                Event::Poll(_) => self.now - since >= LINGER,
+                _ => false,
+            };
+            self.over = self.closing.filter(|_| ends);
+            return;
+        }
         match event {
             Event::Read => (self.moved, self.begun) = (self.now, None),
             Event::Waiting(false) | Event::Parked => self.begun = None,
@@ -77,6 +88,7 @@ impl Model {
                     if left == Left::Work { self.moved = self.now } else { self.over = Some(SessionEnd::Idle) }
                 }
             }
+            Event::Poll(Left::Nothing) if self.closing == Some(SessionEnd::Closed) => self.parting = Some(self.now),
             Event::Poll(Left::Nothing) => self.over = self.closing,
             Event::Poll(Left::Work) => self.owing = None,
             Event::Poll(Left::Bytes) => {
@@ -138,7 +150,7 @@ proptest! {
             }
         }
         let left = if owed { Left::Bytes } else { Left::Nothing };
-        for _ in 0..4 {
+        for _ in 0..5 {
             life.poll(left, Instant(now * 1_000_000));
             now = life.next().0.div_ceil(1_000_000).min(now + IDLE + LINGER);
         }

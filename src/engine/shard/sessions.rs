@@ -63,6 +63,8 @@ pub(super) struct Client {
     listed: bool,
     /// A write has failed.
     broken: bool,
+    /// Our end was told.
+    parted: bool,
     life: SessionLife,
     seat: u16,
     /// What of its target's counts is in its socket's.
@@ -72,6 +74,30 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn is_reading(&self) -> bool {
         self.life.is_reading() && self.opened
+    }
+
+    /// Throws away what comes after our end was told, until the client's. True if there may be more now.
+    fn discard(&mut self, block: &mut [u8], mut budget: usize) -> bool {
+        let Some(transport) = &self.transport else { return false };
+        while budget > 0 {
+            match transport.read(block) {
+                Ok(0) => {
+                    self.life.on_end(false);
+                    return false;
+                }
+                Ok(n) => budget = budget.saturating_sub(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.readable = false;
+                    return false;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.life.lose(SessionEnd::Broken);
+                    return false;
+                }
+            }
+        }
+        true
     }
 }
 
@@ -116,6 +142,7 @@ impl ShardEngine {
             opened: false,
             listed: false,
             broken: false,
+            parted: false,
             life: SessionLife::new(times, now),
             seat,
             counted: (0, 0),
@@ -202,7 +229,7 @@ impl ShardEngine {
             && !client.readable
         {
             client.readable = true;
-            if client.is_reading() {
+            if client.is_reading() || client.life.is_parting() {
                 self.readable.push_back(index);
             }
         }
@@ -233,6 +260,9 @@ impl ShardEngine {
         // What is left from before comes first.
         let mut have = 0;
         if let Some(client) = &mut link.client {
+            if client.life.is_parting() {
+                return client.discard(block, budget);
+            }
             if !client.is_reading() {
                 return false;
             }
@@ -372,6 +402,16 @@ impl ShardEngine {
             Left::Nothing
         };
         client.life.poll(left, now);
+        if client.life.is_parting()
+            && !client.parted
+            && let Some(transport) = &client.transport
+        {
+            transport.finish();
+            (client.parted, client.readable) = (true, true);
+            link.target.gone.raise();
+            self.readable.push_back(index);
+        }
+        let Some(client) = self.client(index) else { return };
         let (over, closing, next) = (client.life.over(), client.life.is_closing(), client.life.next());
         self.sessions.due = self.sessions.due.min(next);
         match over {
@@ -392,6 +432,7 @@ impl ShardEngine {
         let Some(transport) = client.transport.take() else { return };
         let target = link.target.clone();
         match why {
+            // A second time does no harm.
             SessionEnd::Client | SessionEnd::Closed | SessionEnd::Shutdown => transport.finish(),
             _ => transport.shutdown(),
         }

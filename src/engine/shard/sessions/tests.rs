@@ -386,6 +386,28 @@ fn a_half_closed_client_is_kept_for_the_answers_that_are_elsewhere() {
 }
 
 #[test]
+fn a_client_that_is_closed_is_told_and_its_end_awaited() {
+    let mut bench = Bench::new(|plan| plan.assembly_timeout = ms(50));
+    let (polite, rude) = (bench.client(usize::MAX), bench.client(usize::MAX));
+    for (n, pipe) in [&polite, &rude].into_iter().enumerate() {
+        bench.says(n, pipe, &encoded(b"", b"echo"));
+        bench.session(n).close();
+        bench.turn();
+        bench.says(n, pipe, &[7; 3000]);
+        let pipe = pipe.0.lock();
+        assert_eq!((pipe.output.len(), pipe.input.len(), pipe.finished, pipe.shut), (406, 0, true, false));
+    }
+    assert_eq!(bench.session(0).try_send("", "x").unwrap_err().kind(), ErrorKind::Unavailable);
+    bench.ends(0, &polite);
+    assert_eq!(bench.closed(), [SessionEnd::Closed]);
+    bench.at(49);
+    assert_eq!(bench.closed().len(), 1);
+    bench.at(50);
+    assert_eq!(bench.closed(), [SessionEnd::Closed; 2]);
+    assert_eq!(bench.shared.streams[0].frames_in.get(), 2, "what came after is nobody's frame");
+}
+
+#[test]
 fn a_client_too_many_is_closed_and_a_place_is_given_again() {
     let mut bench = Bench::new(|_| {});
     let first = bench.client(0);
