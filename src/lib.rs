@@ -80,7 +80,7 @@ pub use base::unit::ByteSize;
 mod api {
     pub use crate::engine::call::{OneWay, Op, Pending, RequestOp, SendOp, Terminal, TwoWay};
     pub use crate::engine::handler::{
-        Context, Failure, Handler, LocalChannel, LocalClient, Message, RemoteResponder, Request, Responder,
+        Context, Failure, Handler, LocalChannel, LocalClient, Message, RemoteResponder, Request, Responder, reply_all,
     };
     pub use crate::engine::multicast::{Multicast, MulticastOp, Told};
     pub use crate::engine::session::{Frame, ReplyToken, Sending, Session, SessionHandle, SessionReply, SessionSend};

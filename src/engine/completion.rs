@@ -51,8 +51,10 @@ mod census;
 mod clients;
 mod rivals;
 mod stock;
+mod ticker;
 use census::Census;
 use rivals::Contest;
+use ticker::Ticker;
 
 /// Names of channels that one host gives numbers to.
 const NAMES_MAX: usize = 4096;
@@ -206,6 +208,7 @@ pub struct CompletionEngine {
     next_link: u64,
     /// Links whose node is known under another instance, until it is clear which of them lives.
     contests: Vec<Contest>,
+    ticker: Ticker,
     census: Census,
     names: HashMap<Arc<str>, ChannelId>,
     /// Every node that ever announced a channel, with its weights.
@@ -250,6 +253,7 @@ impl CompletionEngine {
             next_target: 1,
             next_link: 1,
             contests: Vec::new(),
+            ticker: Ticker::default(),
             census: Census::new(&plan),
             names: HashMap::new(),
             known: Vec::new(),
@@ -332,6 +336,7 @@ impl CompletionEngine {
             || !self.shared.completion.inbox.is_empty()
             || self.shared.gate.pressure().1 != self.told_epoch
             || !self.again.is_empty()
+            || self.shared.tick.is_raised() != self.ticker.runs()
     }
 
     // ---- connections
@@ -1231,6 +1236,7 @@ impl CompletionEngine {
         if !self.late_commands.is_empty() {
             next = next.min(now.after(Duration::from_millis(1)));
         }
+        next = next.min(self.tick(now));
         (more, next)
     }
 

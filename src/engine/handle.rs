@@ -37,6 +37,9 @@ use crate::sync::ring::{Producer, ring};
 /// How deep calls from handlers to handlers may nest.
 pub const CALL_DEPTH_MAX: u8 = 32;
 
+/// Requests in flight to a peer up to which each is written by its caller.
+const ALONE_MAX: u32 = 8;
+
 /// What is asked of a handle.
 #[derive(Debug)]
 pub struct Order {
@@ -514,8 +517,13 @@ fn begin_request(
         if place.publish_claimed(waiter.terms(since, deadline, tag)) {
             shared.completion.wake.wake();
         }
-        // Nothing stands before it: written on this thread, without a hop, if the baton is free.
-        let left = if admitted.alone { lanes::write_alone(shared, &target, record) } else { Some(record) };
+        // Nothing stands before it: written on this thread, without a hop, if the baton is free. One of many goes
+        // with the others: its write would cost more than its wait.
+        let left = if admitted.alone && target.in_flight.ops() <= ALONE_MAX {
+            lanes::write_alone(shared, &target, record)
+        } else {
+            Some(record)
+        };
         if let Some(record) = left {
             push(shared, producer, &target, record);
         }

@@ -12,10 +12,13 @@ use super::answer::Debt;
 use super::call::{Lineage, OneWay, Op, Origin, RequestOp, SendOp, Started, Terminal, TwoWay};
 use super::core::Core;
 use super::handle::{Handle, Waiter};
+use super::lanes;
 use super::seat::{Continuations, Peer};
-use super::shared::Outcome;
+use super::shared::{HostShared, Outcome};
 use crate::base::error::{Error, ErrorKind, RequestError};
+use crate::base::id::ShardId;
 use crate::base::record::Method;
+use crate::flow::target::Target;
 use crate::pattern::route::Address;
 
 /// A service: one instance per shard and channel. Callbacks run to their end without interruption;
@@ -137,9 +140,12 @@ impl Responder {
     /// Answers. Leaves at once, even if every ordinary queue is full; if this peer does not take
     /// its replies and its mark is reached, the reply waits under the socket's own ceiling and is
     /// replaced by a small error if that ends first. The caller's timeout plays no part in it.
-    pub fn reply<H: 'static>(self, cx: &mut Context<'_, H>, payload: impl Into<Bytes>) {
-        let payload = payload.into();
-        self.pay(cx, |debt| debt.reply(payload));
+    pub fn reply<H: 'static>(mut self, cx: &mut Context<'_, H>, payload: impl Into<Bytes>) {
+        if let Some(debt) = self.debt.take() {
+            let place = debt.place;
+            cx.core.reply(debt, payload.into());
+            cx.core.leave_place(place);
+        }
     }
 
     /// Answers with an error of kind `Remote`: a number of your own and a sentence, cut at 1 KiB.
@@ -183,6 +189,30 @@ fn settle(debt: Debt, end: Result<Bytes, Failure>) {
         Ok(payload) => debt.reply(payload),
         Err(failure) => debt.fail(failure.kind, failure.code, &failure.text),
     }
+    finish(&shared, shard, place);
+}
+
+/// Answers many requests at once, from the calling thread: what goes to one peer leaves in as few writes as it
+/// fits. Each answer is as if given by [`RemoteResponder::reply`].
+pub fn reply_all(answers: impl IntoIterator<Item = (RemoteResponder, Bytes)>) {
+    let mut left: Vec<(Arc<HostShared>, Arc<Target>)> = Vec::new();
+    for (mut responder, payload) in answers {
+        let Some(debt) = responder.debt.take() else { continue };
+        let (shared, shard, place) = (debt.shared.clone(), debt.shard, debt.place);
+        if let Some(target) = debt.leave_reply(payload)
+            && !left.iter().any(|(_, known)| Arc::ptr_eq(known, &target))
+        {
+            left.push((shared.clone(), target));
+        }
+        finish(&shared, shard, place);
+    }
+    for (shared, target) in left {
+        lanes::drive_completion(&shared, &target);
+    }
+}
+
+/// Tells a shard that the request in one of its places was answered elsewhere.
+fn finish(shared: &HostShared, shard: ShardId, place: u32) {
     let port = shared.port(shard);
     port.finished.lock().push(place);
     port.wake.wake();

@@ -1013,6 +1013,9 @@ impl ShardEngine {
         if want > 0 {
             let acquired = shared.gate.acquire(shard, want, now);
             self.ingress.acquired(acquired);
+            self.core.begin_run(acquired as usize);
+        } else {
+            self.core.begin_run(granted as usize);
         }
         loop {
             while let Some(pick) = self.ingress.next() {
@@ -1030,6 +1033,7 @@ impl ShardEngine {
                 Waited::Stopped => break,
             }
         }
+        self.core.end_run();
         let unspent = self.ingress.finish();
         self.give_back(unspent);
         self.record_ages();
@@ -1266,11 +1270,13 @@ impl ShardEngine {
     fn start_jobs(&mut self, limit: usize) -> bool {
         let shared = self.core.shared().clone();
         let mut n = 0;
+        self.core.begin_run(self.run_queue.len().min(limit));
         while n < limit && self.core.may_start() {
             let Some(Job { mut record, peer, link, deadline, seat }) = self.run_queue.pop_front() else { break };
             n += 1;
             self.start(&shared, &mut record, &peer, link, deadline, seat);
         }
+        self.core.end_run();
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
         more || (self.delivered > 0 && !self.held.is_empty())

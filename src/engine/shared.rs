@@ -130,6 +130,10 @@ pub struct ShardPort {
     pub pokes: Lock<Vec<Arc<Target>>>,
     /// Started places whose request was answered by another thread; never more than are started.
     pub finished: Lock<Vec<u32>>,
+    /// Peers whose replies were left for the end of a run of jobs.
+    pub left: Lock<Vec<Arc<Target>>>,
+    /// How often such replies were written: moves while there are any.
+    pub batches: Gauge,
     /// Raised when a host-wide bound that somebody ran into has room again.
     pub look_again: Latch,
     /// The ring for handles beyond `max_caller_rings`.
@@ -311,6 +315,8 @@ pub struct HostShared {
     pub counts: Counts,
     /// Somebody waits for a host-wide bound: request slots, owned bytes, the oversize budget, the mark of replies.
     pub short: Latch,
+    /// Replies are being left for the end of a run: the completion thread looks after them.
+    pub tick: Latch,
     /// Rings of handles in use.
     pub caller_rings: Gauge,
     /// Threads that wait until every configured connection is up.
@@ -385,6 +391,8 @@ impl HostShared {
                     inbox: CellList::inbox(),
                     pokes: Lock::new(Vec::new()),
                     finished: Lock::new(Vec::new()),
+                    left: Lock::new(Vec::new()),
+                    batches: Gauge::default(),
                     look_again: Latch::new(),
                     common_ring: Lock::new(producer),
                     commands,
@@ -425,6 +433,7 @@ impl HostShared {
             life: Epoch::new(Life::Serving as u64),
             counts: Counts::default(),
             short: Latch::new(),
+            tick: Latch::new(),
             oversize: Room::new(u32::MAX, plan.oversize_budget),
             caller_rings: Gauge::default(),
             ready_wakers: Lock::new(Vec::new()),
