@@ -37,6 +37,10 @@ egress_loses_unbegun    | prop | egress::
 origin_charge_payload_only | prop | origin::
 origin_oversize_twice   | prop | origin::
 wheel_early             | prop | wheel::
+stream_limit_ignored    | prop | stream::
+client_unheld           | lib  | sessions::
+client_unanswered       | lib  | sessions::
+client_end_unread       | lib  | sessions::
 ring_unwoken            | sim  | promises
 waiter_end_untold       | sim  | promises
 slot_unrelieved         | sim  | promises

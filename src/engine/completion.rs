@@ -49,6 +49,7 @@ use crate::wire::socket::SocketType;
 use crate::wire::stock::Malformed;
 
 mod census;
+mod clients;
 mod rivals;
 mod stock;
 mod ticker;

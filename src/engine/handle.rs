@@ -445,7 +445,7 @@ fn with_producer<R>(
 
 /// Hands an admitted record over; there is a free place.
 #[inline]
-fn push(shared: &HostShared, producer: &mut Producer<Outgoing>, target: &Target, record: Record) {
+pub(super) fn push(shared: &HostShared, producer: &mut Producer<Outgoing>, target: &Target, record: Record) {
     let pushed = producer.push(Outgoing { target: target.id, record });
     assert!(pushed.is_ok(), "a free place was seen, and nobody else pushes to this ring");
     if !cfg!(afflux_mutation = "ring_unwoken") {
@@ -455,7 +455,7 @@ fn push(shared: &HostShared, producer: &mut Producer<Outgoing>, target: &Target,
 
 /// Puts an operation into the waiting room and on its way to whoever can end its wait. Its target's
 /// mark has counted it as a waiter.
-fn wait(shared: &Arc<HostShared>, op: Op, deadline: Instant, waiter: Waiter<'_>) -> Begun {
+pub(super) fn wait(shared: &Arc<HostShared>, op: Op, deadline: Instant, waiter: Waiter<'_>) -> Begun {
     let (since, charge, target) = (op.since, op.record.charge(), op.target.clone());
     let forget = || {
         if let Some(t) = &target {

@@ -14,6 +14,7 @@ use crate::flow::target::{Dialect, Flushed, NO_CHANNEL, Post, Replies, Target, W
 use crate::sync::baton::{Held, PostHeld, Released};
 use crate::wire::encode;
 use crate::wire::header::{ErrorBody, Header};
+use crate::wire::stream;
 
 /// What a lane has staged at a time.
 pub const BATCH: BatchLimit = BatchLimit { items: 1024, bytes: 256 << 10 };
@@ -29,6 +30,11 @@ fn wire_channel(writer: &Writer<u16>, local: u16) -> Option<u16> {
 /// channel on this link.
 #[inline]
 pub fn stage(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
+    if writer.stream {
+        let head = |out: &mut Vec<u8>| stream::encode_head(envelope(record), record.payload.len(), out);
+        writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
+        return true;
+    }
     if writer.stock {
         return stage_stock(writer, record, charge);
     }
@@ -65,6 +71,11 @@ pub fn stage_taken(writer: &mut Writer<u16>, head: &Head, taken: Taken<'_>) -> b
         }
         Taken::Bytes { first, rest, method_len } => (first, rest, method_len as u8),
     };
+    if writer.stream {
+        let encode = |out: &mut Vec<u8>| stream::encode_head(&[], first.len() + rest.len(), out);
+        writer.egress.push(head.channel, head.charge, encode, Body::Copied(first, rest));
+        return true;
+    }
     let Some(channel) = wire_channel(writer, head.channel) else { return false };
     let header = Header {
         kind: head.kind,
@@ -113,6 +124,9 @@ pub fn flush_application(target: &Target, writer: &mut Writer<u16>) -> Flushed {
         // Who waits for the room is the caller's business, see above.
         let _ = target.mark.release(freed);
         target.written.set(writer.written_ever);
+        if writer.stream {
+            target.written_charge.add(freed);
+        }
     }
     flushed
 }
@@ -213,7 +227,8 @@ fn stage_reply(target: &Target, writer: &mut Writer<()>, record: Record) {
     let charge = record.charge();
     let payload = Body::of(&record.payload);
     match (target.dialect, record.kind) {
-        (Dialect::Native | Dialect::Local, _) => {
+        // An end client has no completion lane: nothing is ever posted for it.
+        (Dialect::Native | Dialect::Local | Dialect::Stream, _) => {
             writer.egress.push((), charge, |out| encode::encode_head(&record, record.channel, out), payload);
         }
         (Dialect::Stock, Kind::Error) => {

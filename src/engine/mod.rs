@@ -19,5 +19,8 @@ pub mod here;
 pub mod lanes;
 pub mod multicast;
 pub mod seat;
+pub mod session;
+pub mod session_seat;
 pub mod shard;
 pub mod shared;
+pub mod stream;

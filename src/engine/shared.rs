@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 use super::command::{CompletionCommand, ShardCommand};
+use super::stream::StreamSocket;
 use crate::base::error::{Detail, Error, ErrorKind, Stage};
 use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
@@ -150,6 +151,8 @@ pub struct ShardPort {
     pub queued: Gauge,
     /// Links attached to it.
     pub links: Gauge,
+    /// Sessions of end clients that are its.
+    pub sessions: Gauge,
 }
 
 impl std::fmt::Debug for ShardPort {
@@ -322,6 +325,8 @@ pub struct HostShared {
     pub panics: Lock<Vec<(ShardId, String)>>,
     /// All links that are not gone, for status.
     pub targets: Lock<Vec<Arc<Target>>>,
+    /// What end clients connect to, in the order of the plan.
+    pub streams: Vec<Arc<StreamSocket>>,
     /// This host as a target of its own calls, one per shard; none if it serves no channel.
     pub locals: Vec<Arc<Target>>,
 }
@@ -397,6 +402,7 @@ impl HostShared {
                     unclaimed: Gauge::default(),
                     queued: Gauge::default(),
                     links: Gauge::default(),
+                    sessions: Gauge::default(),
                 }
             })
             .collect();
@@ -433,6 +439,7 @@ impl HostShared {
             ready_wakers: Lock::new(Vec::new()),
             panics: Lock::new(Vec::new()),
             targets: Lock::new(Vec::new()),
+            streams: (0..).zip(&plan.streams).map(|(i, s)| Arc::new(StreamSocket::new(s.clone(), i))).collect(),
             plan,
             clock,
         };
@@ -469,7 +476,7 @@ impl HostShared {
             Error::new(ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull).with(|n| {
                 n.target = target.map(Target::label);
                 n.stage = Some(Stage::Room);
-                n.lane = Some(Lane::Application);
+                n.lane = target.and_then(Target::lane);
                 n.waited = Some(std::time::Duration::ZERO);
                 (n.used, n.limit) = if full.ops >= full.ops_max {
                     (Some(full.ops.into()), Some(full.ops_max.into()))
@@ -647,7 +654,7 @@ impl HostShared {
             if let Some(target) = &op.target {
                 n.stage = Some(Stage::Room);
                 n.target = Some(target.label());
-                n.lane = Some(Lane::Application);
+                n.lane = target.lane();
                 n.requested = Some(op.record.charge());
                 n.used = Some(target.mark.bytes());
                 n.limit = Some(target.mark.limit());

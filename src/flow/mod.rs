@@ -12,6 +12,7 @@ pub mod liveness;
 pub mod origin;
 pub mod pressure;
 pub mod reader;
+pub mod session;
 mod staging;
 pub mod target;
 pub mod transport;

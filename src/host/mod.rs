@@ -6,6 +6,7 @@ pub mod dump;
 pub mod options;
 pub mod resolve;
 pub mod status;
+pub mod stream;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use crate::engine::command::{CompletionCommand, ShardCommand};
 use crate::engine::handler::{Failure, Handler, LocalClient, Request};
 use crate::engine::seat::{AsyncSeat, HandlerSeat, Seat, SeatFactory};
 use crate::engine::shared::{HostShared, Life};
+use crate::flow::target::Dialect;
 use crate::meter::latency::LatencySet;
 use crate::plan::HostPlan;
 use crate::policy::ledger;
@@ -38,6 +40,7 @@ use crate::sync::parker;
 pub(crate) struct Roles {
     channels: Vec<SeatFactory>,
     node: Option<SeatFactory>,
+    streams: Vec<SeatFactory>,
 }
 
 impl HostBuilder {
@@ -96,7 +99,8 @@ impl HostBuilder {
         getrandom::fill(&mut instance)
             .map_err(|e| Error::new(ErrorKind::Internal, Detail::None).with_text(format!("no random numbers: {e}")))?;
         plan.instance = u128::from_le_bytes(instance);
-        let running = boot(Arc::new(plan), self.roles.channels.into(), self.roles.node).map_err(start_error)?;
+        let running = boot(Arc::new(plan), self.roles.channels.into(), self.roles.node, self.roles.streams.into())
+            .map_err(start_error)?;
         Ok(Host { running: Some(running) })
     }
 }
@@ -185,7 +189,8 @@ impl Host {
 
     /// The plan and its ledger as a table for people.
     pub fn plan_report(&self) -> String {
-        ledger::report(self.plan(), self.shared().targets.lock().len() as u32)
+        let links = self.shared().targets.lock().iter().filter(|t| t.dialect != Dialect::Stream).count();
+        ledger::report(self.plan(), links as u32)
     }
 
     /// A snapshot of everything that is counted, without stopping anyone.

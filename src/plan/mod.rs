@@ -24,6 +24,7 @@ use crate::base::unit::{METHOD_LEN_MAX, charge};
 mod hwm;
 mod profile;
 mod sizing;
+mod stream;
 
 pub use hwm::{Hwm, HwmPlan, LimitSource};
 pub use profile::{HwmProfile, JobQueueProfile, QueueBounds};
@@ -33,6 +34,7 @@ pub use sizing::{
     QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, ROOM_MAX, SHARDS_MAX, SMALL_REPLY_MAX, STARTED_BYTES,
     TICKET_BYTES,
 };
+pub use stream::{SESSION_STATE_BYTES, STREAMS_MAX, StreamPlan};
 
 /// Everything that was resolved for one host. Shared as an `Arc`; plain values, no interior
 /// mutability.
@@ -63,6 +65,8 @@ pub struct HostPlan {
     /// Channels that this node serves with their weights (0..=10,000, default 100), in the order
     /// in which they are announced. At most [`CHANNELS_MAX`].
     pub channels: Vec<(Arc<str>, u32)>,
+    /// Sockets for end clients; may be empty.
+    pub streams: Vec<StreamPlan>,
 
     /// Where the marks come from; what is needed to compute them anew when peers come and go.
     pub hwm: HwmPlan,
@@ -178,6 +182,7 @@ impl HostPlan {
             listen: Vec::new(),
             connects: Vec::new(),
             channels: Vec::new(),
+            streams: Vec::new(),
             hwm: HwmPlan::default(),
             send_mark: bounds.max,
             receive_mark: bounds.max,
@@ -228,6 +233,11 @@ impl HostPlan {
     /// Links that the connects ask for.
     pub fn links_dialled(&self) -> u32 {
         self.connects.iter().map(|c| u32::from(c.links)).sum()
+    }
+
+    /// End clients connected at one time, of all sockets.
+    pub fn sessions(&self) -> u32 {
+        self.streams.iter().fold(0, |sum, s| sum.saturating_add(s.sessions))
     }
 
     /// Sizes of the pools and tables that follow from the limits, as written sums.

@@ -15,4 +15,5 @@ mod options;
 mod order;
 mod rivals;
 mod room;
+mod stream;
 mod stuck;

@@ -21,5 +21,7 @@ mod origin;
 mod pressure;
 mod ring;
 mod room;
+mod session;
+mod stream;
 mod waiters;
 mod wheel;
