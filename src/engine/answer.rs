@@ -8,6 +8,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -86,7 +87,9 @@ pub fn leave(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: 
 fn admit(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) -> Option<Post> {
     if target.dialect == Dialect::Local {
         // Who asked is in this process: the answer is there when it is made.
-        take_reply(shared, target, record, shared.clock.now());
+        let mut wakes = Vec::new();
+        take_reply(shared, target, record, shared.clock.now(), &mut wakes);
+        wakes.into_iter().for_each(Waker::wake);
         return None;
     }
     let charge = record.charge();
@@ -227,7 +230,14 @@ pub fn expired(shared: &Arc<HostShared>, id: CellId, now: Instant) {
 }
 
 /// A reply or error has arrived: it ends its request, if that has not ended, and says how long it took.
-pub fn take_reply(shared: &HostShared, target: &Arc<Target>, record: Record, now: Instant) -> Option<Duration> {
+/// Whoever waits for it is put into `wakes`.
+pub fn take_reply(
+    shared: &HostShared,
+    target: &Arc<Target>,
+    record: Record,
+    now: Instant,
+    wakes: &mut Vec<Waker>,
+) -> Option<Duration> {
     let id = CellId::from_correlation(record.correlation);
     let tag = TAG_REQUEST | target.id.0;
     if shared.cells.tag(id) != Some(tag) {
@@ -257,7 +267,7 @@ pub fn take_reply(shared: &HostShared, target: &Arc<Target>, record: Record, now
             }
         },
     };
-    if shared.cells.finish_claimed(id, outcome).is_ok() {
+    if shared.cells.finish_claimed_later(id, outcome, wakes).is_ok() {
         shared.counts.replies.add(1);
         shared.leave_slot(target);
         since.map(|since| now.since(since))

@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -220,6 +221,8 @@ pub struct CompletionEngine {
     telling: bool,
     actions: VecDeque<CompletionAction>,
     block: Box<[u8]>,
+    /// Whom the replies of one read have ended; kept for its place.
+    wakes: Vec<Waker>,
     latencies: LatencySet,
     random: Rng,
     again: Vec<TargetId>,
@@ -264,6 +267,7 @@ impl CompletionEngine {
             telling: false,
             actions: VecDeque::new(),
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
+            wakes: Vec::new(),
             latencies: LatencySet::new(),
             random: Rng::new(seed),
             again: Vec::new(),
@@ -1020,10 +1024,11 @@ impl CompletionEngine {
         let mut bytes = 0;
         let mut wrong = None;
         let mut commands = Vec::new();
+        let mut wakes = std::mem::take(&mut self.wakes);
         let end = match reading.as_mut() {
             Some(reader) => reader.read(&mut block, budget, &mut bytes, |item| match item {
                 Item::Record(record) => {
-                    if let Some(took) = answer::take_reply(&self.shared, &target, record, now) {
+                    if let Some(took) = answer::take_reply(&self.shared, &target, record, now, &mut wakes) {
                         self.latencies.record(Latency::Request, took);
                     }
                 }
@@ -1033,7 +1038,7 @@ impl CompletionEngine {
                     self.shared.counts.malformed.add(1);
                     if let Some(id) = correlation {
                         let error = error_record(id, None, ErrorKind::Protocol, 0, reason);
-                        answer::take_reply(&self.shared, &target, error, now);
+                        answer::take_reply(&self.shared, &target, error, now, &mut wakes);
                     }
                 }
                 Item::Publication(_) => wrong = Some("not a reply"),
@@ -1042,6 +1047,8 @@ impl CompletionEngine {
             None => Ok(false),
         };
         self.block = block;
+        wakes.drain(..).for_each(Waker::wake);
+        self.wakes = wakes;
         if reading.release() == crate::sync::baton::Released::MoreWork {
             self.again.push(id);
         }

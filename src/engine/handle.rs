@@ -37,6 +37,9 @@ use crate::sync::ring::{Producer, ring};
 /// How deep calls from handlers to handlers may nest.
 pub const CALL_DEPTH_MAX: u8 = 32;
 
+/// A caller whose ring has less than this part of its places free outruns its shard, and gives way once.
+const CROWDED: usize = 4;
+
 /// Requests in flight to a peer up to which each is written by its caller.
 const ALONE_MAX: u32 = 8;
 
@@ -193,7 +196,8 @@ impl Handle {
     #[inline]
     pub fn send_now(&self, slot: usize, depth: u8, method: &mut Method, payload: &mut Bytes) -> bool {
         let shared = &*self.shared;
-        let state = &mut *self.state.lock();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         state.follow_routes(shared);
         let Destination { rotation, finding, .. } = &mut state.destinations[slot];
         let (Some((target, channel)), true) = (rotation.only(), finding.is_empty()) else { return false };
@@ -203,7 +207,8 @@ impl Handle {
             && shared.life() == Life::Serving
             && !target.gone.is_raised();
         let charge = charge(payload.len(), method.as_bytes().len());
-        if !ordinary || producer.free() == 0 || target.mark.try_admit(charge).is_err() {
+        let free = producer.free();
+        if !ordinary || free == 0 || target.mark.try_admit(charge).is_err() {
             return false;
         }
         let record = Record {
@@ -217,6 +222,12 @@ impl Handle {
             envelope: None,
         };
         push(shared, producer, target, record);
+        let crowded = free < producer.capacity() / CROWDED;
+        drop(guard);
+        if crowded && self.class == Class::Caller {
+            // Its shard may want this very processor.
+            std::thread::yield_now();
+        }
         true
     }
 
@@ -497,6 +508,7 @@ fn begin_request(
     record.expiry_ms = expiry_ms(deadline);
     let charge = record.charge();
     let tag = TAG_REQUEST | target.id.0;
+    let mut crowded = false;
     let begun = with_producer(shared, line, target.owner, |producer| {
         // A free slot, a free cell, a free place in the ring and room under the mark: then it is accepted.
         if producer.free() == 0 || target.mark.waiters() > 0 || !shared.enter_slot(&target) {
@@ -526,9 +538,14 @@ fn begin_request(
         };
         if let Some(record) = left {
             push(shared, producer, &target, record);
+            crowded = producer.free() < producer.capacity() / CROWDED;
         }
         Ok(id)
     });
+    if crowded && class == Class::Caller {
+        // As in `send_now`.
+        std::thread::yield_now();
+    }
     match begun {
         Ok(id) => Begun::Cell { id, tag, target: Some(target), deadline, since },
         Err(record) => {
