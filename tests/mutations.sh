@@ -42,6 +42,7 @@ stream_limit_ignored    | prop | stream::
 client_unheld           | lib  | sessions::
 client_unanswered       | lib  | sessions::
 client_end_unread       | lib  | sessions::
+peer_end_unread         | api  | a_stock_peer_that_speaks_and_goes
 ring_unwoken            | sim  | promises
 waiter_end_untold       | sim  | promises
 slot_unrelieved         | sim  | promises

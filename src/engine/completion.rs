@@ -184,6 +184,8 @@ struct Up {
     dial: Option<u32>,
     /// When the completion lane last brought a byte.
     heard_at: Instant,
+    /// The end of the completion lane was seen.
+    ended: bool,
     channels: Vec<(Arc<str>, u32)>,
     liveness: Liveness,
     clock: LinkClock,
@@ -523,6 +525,14 @@ impl CompletionEngine {
         }
     }
 
+    /// The poller saw the peer's end of a connection, or an error on it, and no other event will follow.
+    pub fn handle_end(&mut self, key: ConnKey) {
+        let Some(&mut Conn { state: State::Lane(id), .. }) = self.conn(key) else { return };
+        if let Some(up) = self.ups.get_mut(&id) {
+            up.ended = true;
+        }
+    }
+
     /// Keeps what a half connection sends already, within the size of one read.
     fn watch_half(&mut self, key: ConnKey) {
         let limit = self.block.len();
@@ -730,6 +740,7 @@ impl CompletionEngine {
                 application: app_transport.clone(),
                 dial,
                 heard_at: now,
+                ended: false,
                 channels: native.channels.clone(),
                 liveness: self.liveness(Peer::Native, now),
                 clock: LinkClock::new(native.clock_ms, now),
@@ -1010,7 +1021,7 @@ impl CompletionEngine {
 
     fn read_lane(&mut self, id: TargetId) {
         let Some(up) = self.ups.get(&id) else { return };
-        let (target, link) = (up.target.clone(), up.link);
+        let (target, link, ended) = (up.target.clone(), up.link, up.ended);
         let Some(mut reading) = target.reading.try_take() else {
             // Whoever reads now looks once more before letting go.
             if target.reading.ask() == crate::sync::baton::Asked::Free {
@@ -1025,6 +1036,9 @@ impl CompletionEngine {
         let mut wrong = None;
         let mut commands = Vec::new();
         let mut wakes = std::mem::take(&mut self.wakes);
+        if let Some(reader) = reading.as_mut() {
+            reader.ended = ended;
+        }
         let end = match reading.as_mut() {
             Some(reader) => reader.read(&mut block, budget, &mut bytes, |item| match item {
                 Item::Record(record) => {

@@ -114,6 +114,8 @@ struct Conn {
     answers: bool,
     /// One that does not even answer.
     one_way: bool,
+    /// The peer's end was seen, and no other event will follow: it is read to that end.
+    ended: bool,
     /// A command to be written at the next boundary.
     say: Vec<u8>,
 }
@@ -455,6 +457,7 @@ impl ShardEngine {
                 ending: None,
                 answers: attach.mode == Mode::StockAnswering,
                 one_way: attach.one_way,
+                ended: false,
                 say: Vec::new(),
             });
         }
@@ -962,8 +965,8 @@ impl ShardEngine {
                     }
                     conn.last_byte = self.core.now;
                     link.target.last_read_ns.set(self.core.now.0);
-                    // A short read: the socket is empty, and what comes next will be told.
-                    conn.readable = n == asked;
+                    // A short read: the socket is empty, and what comes next will be told, but for the end.
+                    conn.readable = n == asked || conn.ended;
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => conn.readable = false,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}

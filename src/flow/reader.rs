@@ -28,12 +28,14 @@ pub struct Reader {
     carry: Vec<u8>,
     /// The attach that it belongs to.
     pub link: u64,
+    /// The peer's end was seen, and no other event will follow: it is read to that end.
+    pub ended: bool,
 }
 
 impl Reader {
     /// Reads `transport`, after what was already read of it.
     pub fn new(transport: Arc<dyn Transport>, decoder: Decoder, carry: Vec<u8>, link: u64) -> Self {
-        Reader { transport, decoder, carry, link }
+        Reader { transport, decoder, carry, link, ended: false }
     }
 
     /// Reads until the connection has no more, or `budget` bytes were read; hands over what was
@@ -79,8 +81,8 @@ impl Reader {
                     } else {
                         have += n;
                     }
-                    // A short read: the socket is empty, and what comes next will be told.
-                    empty = n < asked;
+                    // A short read: the socket is empty, and what comes next will be told, but for the end.
+                    empty = n < asked && !self.ended;
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => empty = true,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

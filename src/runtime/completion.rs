@@ -38,7 +38,7 @@ pub struct CompletionLoop {
     rest_until: Instant,
     resolver: Resolver,
     dialling: HashMap<ConnKey, Arc<Tcp>>,
-    ready: Vec<(ConnKey, bool, bool)>,
+    ready: Vec<(ConnKey, bool, bool, bool)>,
 }
 
 impl CompletionLoop {
@@ -123,10 +123,10 @@ impl CompletionLoop {
                 }
                 continue;
             }
-            let readable = event.is_readable() || event.is_read_closed() || event.is_error();
-            self.ready.push((key(token), readable, event.is_writable()));
+            let ended = event.is_read_closed() || event.is_error();
+            self.ready.push((key(token), event.is_readable() || ended, event.is_writable(), ended));
         }
-        for (key, readable, writable) in std::mem::take(&mut self.ready) {
+        for (key, readable, writable, ended) in std::mem::take(&mut self.ready) {
             if let Some(tcp) = self.dialling.get(&key) {
                 match tcp.connected() {
                     None => continue,
@@ -137,6 +137,9 @@ impl CompletionLoop {
                     }
                 }
             } else {
+                if ended {
+                    self.engine.handle_end(key);
+                }
                 self.engine.handle_ready(key, readable, writable);
             }
         }

@@ -1,5 +1,7 @@
 //! Two connections, seen from outside: what one lane suffers is not the other's business, but for its end.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +10,7 @@ use afflux::{ByteSize, Detail, ErrorKind, Hwm, Lane};
 
 use crate::support::proxy::Proxy;
 use crate::support::{
-    as_number, asked, connected, echo, kept, link, number, padded, server, serving, small, until, until_or,
+    as_number, asked, connected, echo, kept, link, number, padded, server, serving, small, told, until, until_or,
     until_status, watch,
 };
 
@@ -156,4 +158,36 @@ fn two_frozen_lanes_are_a_dead_peer() {
     assert_eq!((error.kind(), error.error().detail()), (ErrorKind::Unavailable, Detail::LinkLost));
     until_status(&client, |s| s.links_up == 2);
     assert_eq!(echo.request("", "x").wait().unwrap(), "x");
+}
+
+/// A stock peer has one connection. When its last bytes and its end come together, the end is seen all the same,
+/// long before a heartbeat would miss it, and what it said is handled.
+#[test]
+fn a_stock_peer_that_speaks_and_goes() {
+    let _dog = watch();
+    let silence = Duration::from_secs(100);
+    let (tell, heard) = channel();
+    let server = server("server")
+        .heartbeat(silence, 3 * silence)
+        .channel("news", told(move |m, _| tell.send(m.into_payload()).unwrap()))
+        .start()
+        .unwrap();
+    for n in 1..=20_u8 {
+        let mut peer = TcpStream::connect(server.addresses()[0]).unwrap();
+        let mut greeting = [0; 64];
+        (greeting[0], greeting[9], greeting[10], greeting[11]) = (0xFF, 0x7F, 3, 1);
+        greeting[12..16].copy_from_slice(b"NULL");
+        peer.write_all(&greeting).unwrap();
+        peer.write_all(b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH").unwrap();
+        peer.read_exact(&mut greeting).unwrap();
+        // Its READY: from here on the connection is the shard's.
+        let mut head = [0; 2];
+        peer.read_exact(&mut head).unwrap();
+        peer.read_exact(&mut vec![0; head[1] as usize]).unwrap();
+        until_status(&server, |s| s.links_up == u64::from(n));
+        peer.write_all(&[1, 4, b'n', b'e', b'w', b's', 0, 1, n]).unwrap();
+        peer.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(&*heard.recv().unwrap(), [n]);
+        until_status(&server, |s| s.links_lost == u64::from(n));
+    }
 }

@@ -203,9 +203,15 @@ impl ShardEngine {
 
     // ---- reading
 
-    /// The poller saw the peer's end of a connection, or an error on it. No other event will follow, so an end
-    /// client's is read to that end; a peer's other lane tells the same story.
+    /// The poller saw the peer's end of a connection, or an error on it. No other event will follow, so it is read
+    /// to that end, however short the reads before it are.
     pub fn handle_end(&mut self, key: LinkKey) {
+        if let Some(link) = self.link(key.index)
+            && link.generation == key.generation
+            && let Some(conn) = &mut link.conn
+        {
+            conn.ended = !cfg!(afflux_mutation = "peer_end_unread");
+        }
         if let Some(link) = self.link(key.index)
             && link.generation == key.generation
             && let Some(client) = &mut link.client
