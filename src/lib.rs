@@ -82,14 +82,19 @@ mod api {
     pub use crate::engine::handler::{
         Context, Failure, Handler, LocalChannel, LocalClient, Message, RemoteResponder, Request, Responder,
     };
+    pub use crate::engine::publish::{Dropped, Publish, Published, Publisher};
+    pub use crate::engine::subscribe::Subscriber;
+    pub use crate::flow::publications::{Amount, DropReason};
     pub use crate::host::Host;
     pub use crate::host::client::{Channel, Client};
     pub use crate::host::options::{HostBuilder, HostOptions, IdlePolicy, Placement};
+    pub use crate::host::pubsub::{DropCounts, PublisherOptions, PublisherStatus, SubscriberStatus};
     pub use crate::host::status::{Account, HostStatus, LinkStatus, PeerAccount, ShardStatus};
     pub use crate::meter::latency::{Latency, LatencySet};
-    pub use crate::plan::{HostPlan, Hwm, HwmProfile, JobQueueProfile, Level, Pinning};
+    pub use crate::plan::{HostPlan, Hwm, HwmProfile, JobQueueProfile, Level, Pinning, SlowSubscriber};
     pub use crate::runtime::bridge::{Bridge, BridgePermit, BridgeTask};
     pub use crate::sync::gate::{GateSnapshot, Pressure};
+    pub use crate::wire::stock::Publication;
 }
 
 #[cfg(not(afflux_loom))]

@@ -22,6 +22,7 @@ use crossbeam_channel::Receiver;
 use super::answer;
 use super::command::{Attach, CompletionCommand, ShardCommand};
 use super::lanes;
+use super::publish::Publishing;
 use super::shared::{
     Body, HostShared, Life, Outcome, SMALL_REPLY_MAX, TAG_FINDING, TAG_REPLY, TAG_REQUEST, tag_target,
 };
@@ -49,7 +50,9 @@ use crate::wire::header::ErrorBody;
 use crate::wire::ready::{Hello, NativeHello, PeerHello, Place};
 
 mod rivals;
+mod subscriptions;
 use rivals::Contest;
+use subscriptions::Listening;
 
 /// Names of channels that one host gives numbers to.
 const NAMES_MAX: usize = 4096;
@@ -159,6 +162,8 @@ struct Dial {
     had_outcome: bool,
     /// The node that was there when it was last seen.
     seen: Option<Arc<str>>,
+    /// A publisher: which of our roles subscribes there, by one connection.
+    role: Option<usize>,
 }
 
 /// A link that is up.
@@ -213,6 +218,8 @@ pub struct CompletionEngine {
     latencies: LatencySet,
     random: Rng,
     again: Vec<TargetId>,
+    /// Publishers that are connected.
+    listening: Vec<Listening>,
 }
 
 impl std::fmt::Debug for CompletionEngine {
@@ -255,6 +262,7 @@ impl CompletionEngine {
             latencies: LatencySet::new(),
             random: Rng::new(seed),
             again: Vec::new(),
+            listening: Vec::new(),
             shared,
         };
         for (name, _) in &plan.channels {
@@ -265,6 +273,7 @@ impl CompletionEngine {
                 engine.add_dial(connect.addr.clone(), connect.name.clone(), slot);
             }
         }
+        engine.add_subscriptions();
         engine.publish();
         engine
     }
@@ -276,7 +285,17 @@ impl CompletionEngine {
         self.command(target.owner, adopt);
         let at = self.dials.len() as u32;
         let backoff = Backoff::new(self.shared.plan.reconnect_min, self.shared.plan.reconnect_max);
-        self.dials.push(Dial { target, to, name, slot, backoff, conns: [None; 2], had_outcome: false, seen: None });
+        self.dials.push(Dial {
+            target,
+            to,
+            name,
+            slot,
+            backoff,
+            conns: [None; 2],
+            had_outcome: false,
+            seen: None,
+            role: None,
+        });
         self.set_timer(Instant(0), Timer::Redial(at));
     }
 
@@ -295,6 +314,12 @@ impl CompletionEngine {
             waiting_bytes: plan.room.per_target_bytes,
             requests: plan.requests_per_peer,
             reply_bytes: plan.reply.per_peer,
+            publications: self
+                .shared
+                .publishing
+                .as_ref()
+                .filter(|_| dialect == Dialect::Subscriber)
+                .map(Publishing::queue),
         }));
         self.next_target += 1;
         self.targets.insert(target.id, target.clone());
@@ -312,6 +337,7 @@ impl CompletionEngine {
         !self.commands.is_empty()
             || !self.shared.completion.inbox.is_empty()
             || self.shared.gate.pressure().1 != self.told_epoch
+            || self.shared.subscribing.changed.is_raised()
             || !self.again.is_empty()
     }
 
@@ -633,9 +659,15 @@ impl CompletionEngine {
             }
             (None, None) => match Mode::of(&peer, false) {
                 mode @ (Mode::StockAsking | Mode::StockPushing) => self.stock_up(key, peer, mode, carry),
+                Mode::Subscriber if self.shared.publishing.is_some() => self.subscriber_up(key, peer, carry),
+                Mode::Subscriber => self.close(key, "it subscribes, and this host has no publisher"),
                 _ => self.close(key, "this kind of socket is not served here"),
             },
-            (None, Some(_)) => self.close(key, "the peer is not an afflux node"),
+            (None, Some(at)) => match (self.dials[at as usize].role, Mode::of(&peer, true)) {
+                (Some(role), Mode::Publisher) => self.publisher_up(key, at, role, peer, carry),
+                (Some(_), _) => self.close(key, "the peer is no publisher"),
+                (None, _) => self.close(key, "the peer is not an afflux node"),
+            },
         }
     }
 
@@ -721,14 +753,16 @@ impl CompletionEngine {
     }
 
     fn stock_up(&mut self, key: ConnKey, peer: PeerHello, mode: Mode, carry: Vec<u8>) {
-        let Some(conn) = self.remove(key) else { return };
-        let Some(transport) = conn.transport else { return };
+        let label = label_of(&peer).unwrap_or_else(|| "zmq peer".into());
+        let target = self.new_target(false, Dialect::Stock, label);
+        self.single_up(key, StockUp { target, dial: None, mode, minor: peer.minor, carry });
+    }
+
+    /// A link of one lane is up; says its number.
+    fn single_up(&mut self, key: ConnKey, up: StockUp) -> Option<u64> {
+        let StockUp { target, dial, mode, minor, carry } = up;
+        let transport = self.remove(key)?.transport?;
         let now = self.shared.clock.now();
-        let label: Arc<str> = match std::str::from_utf8(&peer.identity) {
-            Ok(text) if !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic()) => text.into(),
-            _ => "zmq peer".into(),
-        };
-        let target = self.new_target(false, Dialect::Stock, label.clone());
         let link = self.attach_number(&target, u64::MAX);
         self.actions.push_back(CompletionAction::Unwatch { transport: transport.clone() });
         lanes::post(&self.shared, &target, Post::Attach { link, transport: transport.clone() });
@@ -737,16 +771,16 @@ impl CompletionEngine {
             Up {
                 target: target.clone(),
                 link,
-                node: label,
+                node: target.label(),
                 native: false,
                 instance: 0,
                 theirs: None,
                 completion: None,
                 application: transport.clone(),
-                dial: None,
+                dial,
                 heard_at: now,
                 channels: Vec::new(),
-                liveness: self.liveness(Peer::Stock { pings: peer.minor > 0 }, now),
+                liveness: self.liveness(Peer::Stock { pings: minor > 0 }, now),
                 clock: LinkClock::new(clock_ms(now), now),
                 told: Told::default(),
                 heard: Heard::default(),
@@ -756,6 +790,7 @@ impl CompletionEngine {
         let attach = Attach { target: target.clone(), link, transport, carry, channels: Vec::new(), mode };
         self.command(target.owner, ShardCommand::Attach(Box::new(attach)));
         self.came_up(&target, link, now);
+        Some(link)
     }
 
     fn attach_number(&mut self, target: &Target, max_message: u64) -> u64 {
@@ -824,6 +859,7 @@ impl CompletionEngine {
         let Some(up) = self.ups.remove(&id) else { return };
         let target = up.target.clone();
         target.link.set(0);
+        self.unsubscribe(id);
         // Its owner reads what the peer sent before the end, and then ends it.
         up.application.finish();
         if let Some(conn) = up.completion.and_then(|key| self.remove(key))
@@ -867,8 +903,14 @@ impl CompletionEngine {
             return;
         }
         let link = LinkId((u128::from(self.random.bits()) << 64) | u128::from(self.random.bits()));
-        let Dial { slot, ref to, .. } = self.dials[at as usize];
+        let Dial { slot, ref to, role, .. } = self.dials[at as usize];
         let to = to.clone();
+        if role.is_some() {
+            let side = CompletionEngine::side_of_subscription();
+            let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
+            self.dials[at as usize].conns[0] = Some(conn);
+            return self.actions.push_back(CompletionAction::Dial { conn, to });
+        }
         for (i, lane) in [Lane::Application, Lane::Completion].into_iter().enumerate() {
             let side = Side::Dial(Place { link, slot, lane });
             let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
@@ -924,7 +966,7 @@ impl CompletionEngine {
                 routes.nodes.entry(seen.clone()).or_default();
             }
         }
-        routes.settled = self.dials.iter().all(|d| d.had_outcome);
+        routes.settled = self.dials.iter().all(|d| d.had_outcome || d.role.is_some());
         self.shared.routes.store(Arc::new(routes));
         let waiting = std::mem::take(&mut *self.shared.ready_wakers.lock());
         waiting.into_iter().for_each(std::task::Waker::wake);
@@ -1198,6 +1240,7 @@ impl CompletionEngine {
             }
         }
         self.tell(now);
+        self.tell_changes();
         for id in std::mem::take(&mut self.again) {
             self.read_lane(id);
         }
@@ -1206,6 +1249,9 @@ impl CompletionEngine {
         let mut next = self.shared.cells.next_deadline();
         if let Some(timer) = self.wheel.next() {
             next = next.min(timer);
+        }
+        if let Some(publishing) = &self.shared.publishing {
+            next = next.min(publishing.expire(now));
         }
         if !self.late_commands.is_empty() {
             next = next.min(now.after(Duration::from_millis(1)));
@@ -1268,6 +1314,21 @@ impl CompletionEngine {
             }
         }
     }
+}
+
+/// What a link of one lane is made of.
+struct StockUp {
+    target: Arc<Target>,
+    dial: Option<u32>,
+    mode: Mode,
+    minor: u8,
+    carry: Vec<u8>,
+}
+
+/// What a stock peer calls itself, if that can be read.
+fn label_of(peer: &PeerHello) -> Option<Arc<str>> {
+    let text = std::str::from_utf8(&peer.identity).ok()?;
+    (!text.is_empty() && text.chars().all(|c| c.is_ascii_graphic())).then(|| text.into())
 }
 
 /// Feeds a handshake with what came; says how much of it the handshake took.

@@ -17,6 +17,8 @@ pub mod handle;
 pub mod handler;
 pub mod here;
 pub mod lanes;
+pub mod publish;
 pub mod seat;
 pub mod shard;
 pub mod shared;
+pub mod subscribe;

@@ -266,7 +266,7 @@ impl ShardEngine {
         }
         if writable {
             link.writable = true;
-            if link.target.dialect == Dialect::Stock {
+            if link.target.dialect != Dialect::Native {
                 lanes::drive_completion(self.core.shared(), &link.target);
             }
             self.soil(key.index);
@@ -1082,7 +1082,8 @@ impl ShardEngine {
                 self.no_handler(target, link, record, "unknown channel number");
                 None
             }
-            (_, Dialect::Stock) => {
+            (_, Dialect::Publisher(seat)) => Some(seat),
+            (_, Dialect::Stock | Dialect::Subscriber) => {
                 let route = record.method.as_str();
                 let (channel, method) = route.split_once('/').unwrap_or((route, ""));
                 match self.names.iter().position(|name| &**name == channel) {
@@ -1229,6 +1230,10 @@ impl ShardEngine {
             return false;
         }
         let target = link.target.clone();
+        if target.publications.is_some() {
+            lanes::drive_publications(&shared, &target);
+            return false;
+        }
         let mut writer = match target.application.try_take() {
             Some(writer) => writer,
             None => {
@@ -1452,9 +1457,17 @@ fn decode(
                 let _ = shared.completion.command(list);
             }
             Item::Command(Command::Error(reason)) => return Err(format!("the peer gave up: {reason}")),
+            Item::Command(command @ (Command::Subscribe(_) | Command::Cancel(_))) => {
+                if let Some(publishing) = &shared.publishing {
+                    publishing.hear(link.target.id, &command)?;
+                }
+            }
             Item::Command(_) | Item::Discarded => {}
-            Item::Publication(_) => {
-                shared.counts.malformed.add(1);
+            Item::Publication(publication) => {
+                note_decoded(link);
+                link.origin.offer(chunks, publication.into_record(), step.charge, core.now);
+                settle(shared, link);
+                *offered += 1;
             }
         }
     }

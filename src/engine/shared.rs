@@ -8,6 +8,8 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 use super::command::{CompletionCommand, ShardCommand};
+use super::publish::Publishing;
+use super::subscribe::Subscribing;
 use crate::base::error::{Detail, Error, ErrorKind, Stage};
 use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
@@ -310,6 +312,10 @@ pub struct HostShared {
     pub panics: Lock<Vec<(ShardId, String)>>,
     /// All targets that are not gone, for status.
     pub targets: Lock<Vec<Arc<Target>>>,
+    /// What this host publishes; `None`: it does not.
+    pub publishing: Option<Publishing>,
+    /// What this host subscribes to.
+    pub subscribing: Subscribing,
 }
 
 /// The receiving ends of one shard's port.
@@ -408,6 +414,8 @@ impl HostShared {
             ready_wakers: Lock::new(Vec::new()),
             panics: Lock::new(Vec::new()),
             targets: Lock::new(Vec::new()),
+            publishing: plan.publisher.map(Publishing::new),
+            subscribing: Subscribing::new(&plan.subscribers),
             plan,
             clock,
         };
@@ -543,6 +551,10 @@ impl HostShared {
         idle && self.slots.ops() == 0
             && self.room.ops() == 0
             && targets.iter().all(|t| !t.is_up() || (t.mark.bytes() == 0 && t.replies.bytes() == 0))
+            && self.publishing.as_ref().is_none_or(|p| {
+                let now = self.clock.now();
+                targets.iter().all(|t| p.is_quiet(t, now))
+            })
     }
 
     /// Ends every operation that has not ended.

@@ -23,6 +23,7 @@ use bytes::Bytes;
 
 use super::backlog::{Backlog, ChunkPool};
 use super::egress::Egress;
+use super::publications::Publications;
 use super::reader::Reader;
 use super::transport::Transport;
 use crate::base::id::{CellId, ShardId, TargetId};
@@ -159,6 +160,14 @@ pub enum Post {
         /// The frame.
         frame: Bytes,
     },
+    /// What we subscribe to at this peer, encoded. It must not get lost: a peer that does not take it
+    /// loses its link, and is told everything on the next.
+    Subscriptions {
+        /// The attach that it is meant for.
+        link: u64,
+        /// Whole frames.
+        frames: Bytes,
+    },
 }
 
 /// How a peer talks.
@@ -168,10 +177,14 @@ pub enum Dialect {
     Native,
     /// A stock ZeroMQ peer: one lane carries both directions' everything.
     Stock,
+    /// A peer of one lane that subscribed to what we publish.
+    Subscriber,
+    /// A peer of one lane whose publications go to this seat.
+    Publisher(u16),
 }
 
 /// What is fixed when a target is made.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct TargetSpec {
     /// Its name for life.
     pub id: TargetId,
@@ -193,6 +206,8 @@ pub struct TargetSpec {
     pub requests: u32,
     /// Bytes of replies to it at most.
     pub reply_bytes: u64,
+    /// Of a subscriber: the queue of what it has not taken.
+    pub publications: Option<Publications>,
 }
 
 /// One link to a peer.
@@ -246,6 +261,8 @@ pub struct Target {
     paused_ns: Gauge,
     /// The largest payload that the peer takes.
     pub max_message: Gauge,
+    /// Of a subscriber: what was published for it, on its way to the completion lane.
+    pub publications: Option<Publications>,
     /// Records accepted for this target, less those that gave up before they were sent.
     pub accepted: Gauge,
     /// Records written whole, over all attaches.
@@ -286,6 +303,7 @@ impl Target {
             decoded_by_peer: Gauge::default(),
             paused_ns: Gauge::default(),
             max_message: Gauge::new(u64::MAX),
+            publications: spec.publications,
             accepted: Gauge::default(),
             written: Gauge::default(),
             lost_on_detach: Gauge::default(),

@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::Roles;
+use super::pubsub::{PublisherOptions, SubscriberOption};
 use crate::base::error::Violation;
 use crate::base::unit::ByteSize;
 use crate::plan::{Hwm, HwmProfile, JobQueueProfile, Level, MAX_MESSAGE, Pinning};
@@ -55,6 +56,8 @@ pub struct HostOptions {
     pub(crate) listen: Vec<String>,
     pub(crate) connects: Vec<ConnectOption>,
     pub(crate) channels: Vec<(String, u64)>,
+    pub(crate) publisher: Option<PublisherOptions>,
+    pub(crate) subscribers: Vec<SubscriberOption>,
     pub(crate) placement: Placement,
     pub(crate) pinning: Pinning,
     pub(crate) idle: IdlePolicy,
@@ -106,6 +109,8 @@ impl HostOptions {
             listen: Vec::new(),
             connects: Vec::new(),
             channels: Vec::new(),
+            publisher: None,
+            subscribers: Vec::new(),
             placement: Placement::Auto,
             pinning: Pinning::BestEffort,
             idle: IdlePolicy::Auto,

@@ -17,7 +17,8 @@ use crate::base::time::{TIMEOUT_MS_MAX, whole_millis};
 use crate::base::unit::{ByteSize, NAME_LEN_MAX, grouped};
 use crate::plan::{
     CELLS_MAX, CHANNELS_MAX, ConnectPlan, Endpoint, HostPlan, Hwm, HwmPlan, Idle, JobsPlan, LINKS_MAX, LimitSource,
-    MARK_MAX, MESSAGE_MAX, Pinning, ROOM_MAX, ReplyPlan, RoomPlan, SHARDS_MAX, split,
+    MARK_MAX, MESSAGE_MAX, Pinning, PublisherPlan, ROOM_MAX, ReplyPlan, RoomPlan, SHARDS_MAX, SUBSCRIPTION_LEN_MAX,
+    SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, SlowSubscriber, SubscriberPlan, split,
 };
 use crate::policy::budget::{Memory, link_marks};
 use crate::runtime::machine::Machine;
@@ -33,6 +34,7 @@ pub fn resolve(options: &HostOptions, machine: &Machine) -> Result<HostPlan, Err
     let cores = cores(&mut rules, options, machine);
     let shards = cores.shards;
     let mut plan = HostPlan::defaults(&options.name, shards);
+    pubsub(&mut rules, options, &mut plan);
     peers(&mut rules, options, &mut plan);
     sizes(&mut rules, options, &mut plan);
     marks(&mut rules, options, machine, &mut plan);
@@ -182,6 +184,61 @@ fn peers(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
     let dialled = plan.links_dialled();
     if rules.good(&["max_peers", "links"]) && dialled > plan.peers_max {
         rules.refuse("max_peers", plan.peers_max, format!("at least the {dialled} links that are dialled"));
+    }
+}
+
+/// What is published and what is subscribed to.
+fn pubsub(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
+    if let Some(stated) = &options.publisher {
+        let slow = match stated.slow {
+            SlowSubscriber::Disconnect(stall) => SlowSubscriber::Disconnect(rules.time("slow_subscriber", stall)),
+            other => other,
+        };
+        plan.publisher = Some(PublisherPlan {
+            mark: rules.bytes("publisher.hwm", stated.hwm, 1, MARK_MAX),
+            slow,
+            linger: rules.time("publisher.linger", stated.linger),
+            timeout: rules.time("publisher.timeout", stated.timeout),
+            table: rules.bytes("publisher.subscription_table", stated.table, 4 << 10, ROOM_MAX),
+        });
+        if options.listen.is_empty() {
+            rules.refuse("publisher", "without listen", "subscribers connect to an address of listen");
+        }
+    }
+    for (i, stated) in options.subscribers.iter().enumerate() {
+        let name = &stated.name;
+        rules.name("subscriber", name);
+        if options.subscribers[..i].iter().any(|other| other.name == *name) {
+            rules.refuse("subscriber", name, "each name once");
+        }
+        if stated.publishers.is_empty() {
+            rules.refuse("subscriber", name, "has a publisher: publisher_at names one");
+        }
+        let mut publishers = Vec::new();
+        for text in &stated.publishers {
+            match address::connect(text) {
+                Ok(addr) if publishers.contains(&addr) => {
+                    rules.refuse("publisher_at", text, "each address once per subscriber");
+                }
+                Ok(addr) => publishers.push(addr),
+                Err(rule) => rules.refuse("publisher_at", text, rule),
+            }
+        }
+        let too_long = stated.topics.iter().find(|topic| topic.len() > SUBSCRIPTION_LEN_MAX);
+        if let Some(topic) = too_long {
+            rules.refuse("topic", format!("{} bytes", topic.len()), format!("at most {SUBSCRIPTION_LEN_MAX} bytes"));
+        }
+        let text: usize = stated.topics.iter().map(Vec::len).sum();
+        if stated.topics.len() > SUBSCRIPTIONS_MAX || text > SUBSCRIPTION_TEXT_MAX {
+            let value = format!("{} prefixes of {text} bytes", stated.topics.len());
+            let rule = format!("per subscriber at most {SUBSCRIPTIONS_MAX} of {SUBSCRIPTION_TEXT_MAX} bytes together");
+            rules.refuse("topic", value, rule);
+        }
+        let topics = stated.topics.iter().map(|topic| topic.as_slice().into()).collect();
+        plan.subscribers.push(SubscriberPlan { name: name.as_str().into(), publishers, topics });
+    }
+    if options.subscribers.len() > CHANNELS_MAX {
+        rules.refuse("subscriber", options.subscribers.len(), format!("at most {CHANNELS_MAX} per host"));
     }
 }
 

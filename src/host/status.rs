@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::pubsub::PublisherStatus;
 use crate::base::unit::grouped;
 use crate::engine::shared::HostShared;
 use crate::runtime::boot::Running;
@@ -73,6 +74,8 @@ pub struct HostStatus {
     pub links: Vec<LinkStatus>,
     /// Shards.
     pub shards: Vec<ShardStatus>,
+    /// What is published and who subscribed; `None`: this host has no publisher.
+    pub publisher: Option<PublisherStatus>,
     /// How often the completion thread was really woken.
     pub completion_wakes: u64,
     /// Operations that wait for room now, and the most at once.
@@ -179,6 +182,7 @@ impl HostStatus {
             permits: shared.gate.snapshot(now),
             links,
             shards,
+            publisher: PublisherStatus::of(shared),
             completion_wakes: shared.completion.wake.wakes(),
             waiting: shared.room.ops(),
             waiting_peak: shared.room.ops_peak(),

@@ -224,6 +224,13 @@ impl<T, R> PostBaton<T, R> {
     #[must_use = "the record is for the new holder to write"]
     pub fn post(&self, record: R) -> Option<PostHeld<'_, T, R>> {
         self.posts.lock().push(record);
+        self.nudge()
+    }
+
+    /// As [`PostBaton::post`], for work that was left elsewhere: `None`, the present holder will look at it
+    /// before it lets go; `Some`, it is the caller's.
+    #[must_use = "the work is for the new holder to do"]
+    pub fn nudge(&self) -> Option<PostHeld<'_, T, R>> {
         loop {
             match self.baton.ask() {
                 Asked::Busy => return None,

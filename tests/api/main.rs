@@ -10,6 +10,7 @@ mod idle;
 mod lanes;
 mod options;
 mod order;
+mod pubsub;
 mod rivals;
 mod room;
 mod stuck;

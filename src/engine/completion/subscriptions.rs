@@ -1,0 +1,125 @@
+//! Connections to publishers that we dial as SUB, and what they are told; and those of subscribers that
+//! dialled us.
+
+use std::sync::Arc;
+
+use super::{CompletionEngine, ConnKey, Dial, Mode, PeerHello, Side, State, StockUp, Timer};
+use crate::base::id::TargetId;
+use crate::base::time::Instant;
+use crate::engine::command::ShardCommand;
+use crate::engine::lanes;
+use crate::flow::backoff::Backoff;
+use crate::flow::target::{Dialect, Post};
+use crate::plan::Endpoint;
+use crate::wire::command::write_subscription;
+use crate::wire::socket::SocketType;
+
+/// A publisher that is connected.
+pub(super) struct Listening {
+    pub(super) target: TargetId,
+    link: u64,
+    role: usize,
+    minor: u8,
+}
+
+impl CompletionEngine {
+    /// Dials for every role and publisher of the plan.
+    pub(super) fn add_subscriptions(&mut self) {
+        let plan = self.shared.plan.clone();
+        for (role, subscriber) in plan.subscribers.iter().enumerate() {
+            for to in &subscriber.publishers {
+                self.add_publisher(role, to.clone());
+            }
+        }
+    }
+
+    fn add_publisher(&mut self, role: usize, to: Endpoint) {
+        // Seats of roles stand behind those of channels.
+        let seat = (self.shared.plan.channels.len() + role) as u16;
+        let target = self.new_target(true, Dialect::Publisher(seat), to.to_string().into());
+        self.command(target.owner, ShardCommand::Adopt(target.clone()));
+        let at = self.dials.len() as u32;
+        let backoff = Backoff::new(self.shared.plan.reconnect_min, self.shared.plan.reconnect_max);
+        self.dials.push(Dial {
+            target,
+            to,
+            name: None,
+            slot: 0,
+            backoff,
+            conns: [None; 2],
+            had_outcome: false,
+            seen: None,
+            role: Some(role),
+        });
+        self.set_timer(Instant(0), Timer::Redial(at));
+    }
+
+    /// One connection, as a classic SUB.
+    pub(super) fn side_of_subscription() -> Side {
+        Side::DialAs(SocketType::Sub)
+    }
+
+    /// A publisher was dialled and took us for a subscriber.
+    pub(super) fn publisher_up(&mut self, key: ConnKey, at: u32, role: usize, peer: PeerHello, carry: Vec<u8>) {
+        let dial = &mut self.dials[at as usize];
+        dial.backoff.reset();
+        dial.had_outcome = true;
+        dial.conns = [None; 2];
+        let target = dial.target.clone();
+        let minor = peer.minor;
+        let up = StockUp { target: target.clone(), dial: Some(at), mode: Mode::Publisher, minor, carry };
+        let Some(link) = self.single_up(key, up) else { return };
+        // What changed up to now is told to the others; this one is told everything.
+        self.tell_changes();
+        self.listening.push(Listening { target: target.id, link, role, minor });
+        let frames = self.shared.subscribing.roles[role].frames(minor);
+        lanes::post(&self.shared, &target, Post::Subscriptions { link, frames: frames.into() });
+    }
+
+    /// Somebody connected who wants our publications.
+    pub(super) fn subscriber_up(&mut self, key: ConnKey, peer: PeerHello, carry: Vec<u8>) {
+        let Some(conn) = self.conn(key) else { return };
+        debug_assert!(matches!(conn.state, State::Connecting(_)), "its handshake is over");
+        let label: Arc<str> = match super::label_of(&peer) {
+            Some(label) => label,
+            None => format!("subscriber {}", self.next_target).into(),
+        };
+        let target = self.new_target(false, Dialect::Subscriber, label);
+        let up = StockUp { target: target.clone(), dial: None, mode: Mode::Subscriber, minor: peer.minor, carry };
+        if let Some(publishing) = &self.shared.publishing {
+            publishing.join(&target);
+        }
+        self.single_up(key, up);
+    }
+
+    /// Tells publishers what is wanted now and was not before.
+    pub(super) fn tell_changes(&mut self) {
+        if !self.shared.subscribing.changed.lower() {
+            return;
+        }
+        for (role, wanted) in self.shared.subscribing.roles.iter().enumerate() {
+            let changes = wanted.take_changes();
+            if changes.is_empty() {
+                continue;
+            }
+            for listening in self.listening.iter().filter(|l| l.role == role) {
+                let mut frames = Vec::new();
+                for (prefix, subscribe) in &changes {
+                    write_subscription(listening.minor, *subscribe, prefix, &mut frames);
+                }
+                if let Some(target) = self.targets.get(&listening.target) {
+                    let link = listening.link;
+                    lanes::post(&self.shared, target, Post::Subscriptions { link, frames: frames.into() });
+                }
+            }
+        }
+    }
+
+    /// What has to be forgotten with a link.
+    pub(super) fn unsubscribe(&mut self, id: TargetId) {
+        self.listening.retain(|l| l.target != id);
+        if let Some(publishing) = &self.shared.publishing {
+            publishing.leave(id);
+        }
+    }
+}
