@@ -37,6 +37,8 @@ egress_loses_unbegun    | prop | egress::
 origin_charge_payload_only | prop | origin::
 origin_oversize_twice   | prop | origin::
 wheel_early             | prop | wheel::
+topics_lose_label       | prop | topics::
+publications_drop_uncounted | prop | publications::
 '
 
 patience=180

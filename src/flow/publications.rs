@@ -204,7 +204,9 @@ impl Publications {
                     && let Some(bytes) = queue.waiting.take(&mut queue.chunks, |head, _| head.charge)
                 {
                     queue.waiting_bytes -= bytes;
-                    oldest.add(bytes);
+                    if cfg!(not(afflux_mutation = "publications_drop_uncounted")) {
+                        oldest.add(bytes);
+                    }
                 }
             }
             SlowSubscriber::DropNewest | SlowSubscriber::Disconnect(_) => {

@@ -442,7 +442,9 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::handler::Handler;
     use crate::host::options::HostBuilder;
+    use crate::host::pubsub::PublisherOptions;
     use crate::plan::{HwmProfile, JobQueueProfile};
 
     const MIB: u64 = 1 << 20;
@@ -471,6 +473,67 @@ mod tests {
             Err(e) => e.violations().iter().map(ToString::to_string).collect(),
         }
     }
+
+    #[test]
+    fn publishing_and_subscribing_are_judged_together() {
+        let right = node()
+            .listen("tcp://127.0.0.1:7201")
+            .publisher(PublisherOptions::new().hwm(ByteSize::kib(64)))
+            .subscriber("ticks", |_| Silent)
+            .publisher_at("tcp://127.0.0.1:7202")
+            .publisher_at("tcp://ticker-2:7202")
+            .topic("eur/")
+            .topic("");
+        let plan = plan(right, 2);
+        assert_eq!(plan.publisher.unwrap().mark, 64 << 10);
+        assert_eq!((plan.subscribers[0].publishers.len(), plan.subscribers[0].topics.len()), (2, 2));
+        assert_eq!(plan.links_dialled(), 2);
+
+        let zero = Duration::ZERO;
+        let options = PublisherOptions::new()
+            .hwm(ByteSize::bytes(0))
+            .slow_subscriber(SlowSubscriber::Disconnect(zero))
+            .linger(zero)
+            .timeout(Duration::MAX)
+            .subscription_table(ByteSize::bytes(1));
+        let wrong = node()
+            .topic("before any subscriber")
+            .publisher(options.clone())
+            .publisher(options)
+            .subscriber("ticks", |_| Silent)
+            .publisher_at("tcp://127.0.0.1:7202")
+            .publisher_at("tcp://localhost:7202")
+            .publisher_at("tcp://127.0.0.1:0")
+            .topic(vec![0; 5000])
+            .subscriber("ticks", |_| Silent)
+            .subscriber("a b", |_| Silent)
+            .publisher_at("udp://127.0.0.1:7202");
+        let found = broken(&wrong, &machine(2));
+        let expected = [
+            "topic = before any subscriber: speaks of the subscriber before it",
+            "publisher = a second one",
+            "slow_subscriber = 0ns",
+            "publisher.hwm = 0",
+            "publisher.linger = 0ns",
+            "publisher.timeout = 18446744073709551615",
+            "publisher.subscription_table = 1",
+            "publisher = without listen",
+            "publisher_at = tcp://localhost:7202: each address once",
+            "publisher_at = tcp://127.0.0.1:0",
+            "topic = 5000 bytes",
+            "subscriber = ticks: each name once",
+            "subscriber = ticks: has a publisher",
+            "subscriber = \"a b\"",
+            "publisher_at = udp://127.0.0.1:7202",
+        ];
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found} instead of {expected}");
+        }
+    }
+
+    struct Silent;
+    impl Handler for Silent {}
 
     #[test]
     fn the_defaults_of_a_machine_with_four_processors() {

@@ -232,7 +232,9 @@ impl Topics {
             // Its only child takes its place.
             Some((_, below)) => {
                 let lower = &mut self.nodes[*below as usize];
-                lower.label = [&*label, &*lower.label].concat().into();
+                if cfg!(not(afflux_mutation = "topics_lose_label")) {
+                    lower.label = [&*label, &*lower.label].concat().into();
+                }
                 lower.parent = parent;
                 if let Some(entry) = self.children_of(parent).iter_mut().find(|c| c.1 == at) {
                     entry.1 = *below;

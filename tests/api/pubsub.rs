@@ -1,8 +1,6 @@
 //! Classic publish and subscribe over loopback: who gets what, what a subscriber that does not read costs
 //! the others (nothing) and itself (counted), and that a reconnect forgets no subscription.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,6 +11,7 @@ use afflux::{
 };
 
 use crate::support::proxy::Proxy;
+use crate::support::subscriber::Raw;
 use crate::support::{address, block_on, client_of, connected, server, small, told, until, until_status, watch};
 
 /// Passes on what comes.
@@ -80,65 +79,6 @@ fn a_subscriber_gets_what_it_asked_for_and_nothing_else() {
     let status = ticker.status().publisher.unwrap();
     assert_eq!((status.published, status.matched, status.unmatched), (10, 5, 5));
     assert_eq!(status.dropped.total(), Amount::default());
-}
-
-/// A ZeroMQ SUB of a few lines that reads nothing unless it is told to.
-struct Raw(TcpStream);
-
-impl Raw {
-    fn subscribe(host: &Host, prefix: &str) -> Raw {
-        let mut stream = TcpStream::connect(host.addresses()[0]).unwrap();
-        let mut hello = vec![0; 64];
-        (hello[0], hello[9], hello[10], hello[11]) = (0xFF, 0x7F, 3, 1);
-        hello[12..16].copy_from_slice(b"NULL");
-        stream.write_all(&hello).unwrap();
-        stream.read_exact(&mut [0; 64]).unwrap();
-        let ready = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB";
-        stream.write_all(ready).unwrap();
-        let mut head = [0; 2];
-        stream.read_exact(&mut head).unwrap();
-        stream.read_exact(&mut vec![0; head[1].into()]).unwrap();
-        let mut raw = Raw(stream);
-        raw.ask(prefix);
-        raw
-    }
-
-    fn ask(&mut self, prefix: &str) {
-        let mut frame = vec![0, prefix.len() as u8 + 1, 1];
-        frame.extend_from_slice(prefix.as_bytes());
-        // It may have been disconnected.
-        let _ = self.0.write_all(&frame);
-    }
-
-    /// The payload of the next publication.
-    fn next(&mut self) -> std::io::Result<Vec<u8>> {
-        loop {
-            let mut flags = [0];
-            self.0.read_exact(&mut flags)?;
-            let mut len = [0; 8];
-            let from = if flags[0] & 2 == 0 { 7 } else { 0 };
-            self.0.read_exact(&mut len[from..])?;
-            let mut body = vec![0; u64::from_be_bytes(len) as usize];
-            self.0.read_exact(&mut body)?;
-            // The topic, or a heartbeat.
-            if flags[0] & 5 == 0 {
-                return Ok(body);
-            }
-        }
-    }
-
-    /// The payloads of the next `n`.
-    fn read(&mut self, n: usize) -> Vec<Vec<u8>> {
-        (0..n).map(|_| self.next().unwrap()).collect()
-    }
-
-    /// Whether the publisher ends it; counts what comes before.
-    fn count_to_the_end(&mut self, n: &mut u64) -> bool {
-        while self.next().is_ok() {
-            *n += 1;
-        }
-        true
-    }
 }
 
 /// Publishes a numbered KiB to "t".
@@ -357,8 +297,7 @@ fn a_stalled_subscriber_is_disconnected_and_its_queue_counted() {
     until_status(&ticker, |s| s.publisher.as_ref().unwrap().subscribers.iter().all(|s| s.queued.records == 0));
     let status = ticker.status().publisher.unwrap();
     assert!(status.dropped.newest.records > 0);
-    let mut read = 0;
-    assert!(stuck.count_to_the_end(&mut read));
+    let read = stuck.count_to_the_end();
     let [fast] = &status.subscribers[..] else { panic!("{status:?}") };
     assert_eq!((status.published, fast.written.records, fast.dropped.total().records), (published, published, 0));
     // Of the stuck one's: what it finds in its kernel, and what was dropped. One was begun and not ended.
@@ -431,7 +370,7 @@ fn whoever_subscribes_to_too_much_is_disconnected() {
     for i in 1..=10 {
         greedy.ask(&i.to_string());
     }
-    assert!(greedy.count_to_the_end(&mut 0), "the eleventh is beyond a quarter of the table");
+    assert_eq!(greedy.count_to_the_end(), 0, "the eleventh is beyond a quarter of the table");
     until(|| subscriptions(&ticker) == 0);
     // Asked for twice is had once.
     let mut modest = Raw::subscribe(&ticker, "0");
@@ -444,7 +383,7 @@ fn whoever_subscribes_to_too_much_is_disconnected() {
     assert_eq!(number(&modest.read(1)[0]), 9);
     let nobody = server("nobody").start().unwrap();
     let mut refused = Raw::subscribe(&nobody, "");
-    assert!(refused.count_to_the_end(&mut 0), "this host has no publisher");
+    assert_eq!(refused.count_to_the_end(), 0, "this host has no publisher");
 }
 
 #[test]

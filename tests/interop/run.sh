@@ -61,10 +61,14 @@ else
     missing "histogram readers" "the files were not written"
 fi
 
-if ! cargo build --locked --quiet --release --example echo; then
-    missing "stock ZeroMQ clients" "the echo example does not build"
+if ! cargo build --locked --quiet --release --example echo --example publisher --example subscriber; then
+    missing "stock ZeroMQ clients" "the examples do not build"
 elif venv zmq 'pyzmq>=27'; then
-    check "stock ZeroMQ clients" "$dir/zmq/bin/python" tests/interop/zmq_echo.py "$target/release/examples/echo" "$results"
+    export PYTHONDONTWRITEBYTECODE=1
+    built=$target/release/examples
+    check "stock ZeroMQ clients" "$dir/zmq/bin/python" tests/interop/zmq_echo.py "$built/echo" "$results"
+    check "stock publishers and subscribers" \
+        "$dir/zmq/bin/python" tests/interop/zmq_pubsub.py "$built/publisher" "$built/subscriber" "$results"
 else
     missing "stock ZeroMQ clients" "pip could not install pyzmq"
 fi
