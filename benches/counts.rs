@@ -16,7 +16,7 @@ use std::time::Duration;
 use afflux::IdlePolicy;
 use clap::Parser;
 use common::counters::{NAMED, Tool, slope, system_calls};
-use common::load::{Caller, Pipeline, Sender, await_received, number};
+use common::load::{Caller, Sender, ask_exactly, number, tell_exactly};
 use common::{Args, Server, Usage, ends, hosts, machine, median, raw, serving, threads};
 use serde_json::{Value, json};
 
@@ -127,25 +127,13 @@ fn run(args: &Args, row: &str, ops: u64) -> Value {
 
 fn ask(server: &Server, caller: &mut dyn Caller, outstanding: Option<usize>, ops: u64) -> Value {
     let before = (Usage::own(), server.usage());
-    match outstanding {
-        None => (0..ops).for_each(|_| caller.ask()),
-        Some(n) => {
-            let mut pipeline = Pipeline::fill(caller, n);
-            let mut done = 0;
-            while done + (n as u64) < ops {
-                done += pipeline.turn(|_| {}).0 as u64;
-            }
-            pipeline.drain();
-        }
-    }
+    ask_exactly(caller, outstanding, ops);
     switches(before, server, ops)
 }
 
 fn tell(server: &mut Server, sender: &mut dyn Sender, ops: u64) -> Value {
     let before = (Usage::own(), server.usage());
-    sender.send(ops as usize);
-    sender.flush();
-    await_received(server, ops);
+    tell_exactly(server, sender, ops);
     switches(before, server, ops)
 }
 
@@ -168,6 +156,9 @@ fn runs(args: &Args, long: u64) -> (u64, u64) {
     (long / 4, long)
 }
 
+/// Counts per operation by name, and what the process itself told.
+type Found = (BTreeMap<String, f64>, Value);
+
 fn counts(args: &Args) {
     let tool = system_calls();
     println!("counts per operation, {SIZE} B, both processes; {}", machine(args));
@@ -175,7 +166,7 @@ fn counts(args: &Args) {
         "system calls by {}",
         tool.map_or("nothing: neither perf nor strace works here".into(), |t| format!("{t:?}"))
     );
-    let mut rows: BTreeMap<&str, Vec<(BTreeMap<String, f64>, Value)>> = BTreeMap::new();
+    let mut rows: BTreeMap<&str, Vec<Found>> = BTreeMap::new();
     for round in 0..args.rounds {
         for (row, ops, _) in ROWS.iter().filter(|(row, ops, _)| *ops > 0 && args.wants(row)) {
             eprintln!("round {} of {}: {row}", round + 1, args.rounds);
@@ -187,10 +178,7 @@ fn counts(args: &Args) {
             rows.entry(row).or_default().push(found);
         }
     }
-    println!(
-        "{:<22} {:>24} {:>9} {:>9}  {}",
-        "", "calls (least - most)", "switches", "wakes", "threads; calls by name"
-    );
+    println!("{:<22} {:>24} {:>9} {:>9}  threads; calls by name", "", "calls (least - most)", "switches", "wakes");
     let mut out = BTreeMap::new();
     for (row, ..) in ROWS {
         let Some(found) = rows.get(row) else { continue };

@@ -52,7 +52,7 @@ fn serve(links: u64, heartbeat: u64) -> ! {
     }
     let host = builder.handshakes(LINKS * 4, Duration::from_secs(60)).start().expect("the server starts");
     let addresses: Vec<String> = host.addresses().iter().map(|a| format!("tcp://{a}")).collect();
-    serve_and_report(host.addresses()[0].port(), move || json!(addresses))
+    serve_and_report(host.addresses()[0].port(), move |_| json!(addresses))
 }
 
 /// What each thread of this process has used so far: name to wake-ups and nanoseconds.

@@ -57,7 +57,7 @@ fn main() {
     let measures: Vec<_> = measures.iter().map(|(name, run)| (*name, run as &dyn Fn() -> Sample)).collect();
     let rounds = Rounds::run(&args, &measures);
     println!("micro: {}; two: between two processors", machine(&args));
-    println!("{:<30} {:>10}  {:<20} {}", "", "ns", "ratio (least - most)", "against");
+    println!("{:<30} {:>10}  {:<20} against", "", "ns", "ratio (least - most)");
     let mut out = BTreeMap::new();
     for (name, samples) in rounds.rows() {
         let ns = |s: &Sample| s.secs * 1e9 / s.count as f64;
@@ -189,14 +189,14 @@ fn between(
     let mut sample = until_over(args, if hop { 1 << 7 } else { 1 << 12 }, |n| {
         for _ in 0..n {
             send(next);
-            while hop {
-                match pop() {
-                    Some(back) => {
-                        assert_eq!(back, next);
-                        break;
+            if hop {
+                let back = loop {
+                    match pop() {
+                        Some(back) => break back,
+                        None => std::hint::spin_loop(),
                     }
-                    None => std::hint::spin_loop(),
-                }
+                };
+                assert_eq!(back, next);
             }
             next += 1;
         }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use afflux::{Context, Handler, Host, Message, Request};
+use afflux::{Context, Handler, Host, HostBuilder, Message, Request};
 use bytes::Bytes;
 use clap::Parser;
 use hdrhistogram::Histogram;
@@ -32,6 +32,19 @@ struct Args {
     /// Requests outstanding at a time
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     outstanding: u32,
+    /// Every connection shows, and is asked for, user:password (ZMTP PLAIN)
+    #[arg(long)]
+    plain: Option<String>,
+}
+
+impl Args {
+    fn host(&self, name: &str) -> HostBuilder {
+        let host = Host::builder(name);
+        match self.plain.as_deref().and_then(|plain| plain.split_once(':')) {
+            Some((user, password)) => host.plain(user, password),
+            None => host,
+        }
+    }
 }
 
 struct Echo;
@@ -50,14 +63,14 @@ impl Handler for Echo {
 fn main() -> Result<(), Box<dyn Error>> {
     let args = Args::parse();
     match (&args.listen, &args.client) {
-        (Some(addr), _) => serve(addr),
+        (Some(addr), _) => serve(addr, &args),
         (None, Some(addr)) => ask(addr, &args),
         (None, None) => unreachable!("the parser wants one of them"),
     }
 }
 
-fn serve(addr: &str) -> Result<(), Box<dyn Error>> {
-    let host = Host::builder("echo").listen(addr).channel("echo", |_shard| Echo).start()?;
+fn serve(addr: &str, args: &Args) -> Result<(), Box<dyn Error>> {
+    let host = args.host("echo").listen(addr).channel("echo", |_shard| Echo).start()?;
     for addr in host.addresses() {
         println!("listening on tcp://{addr}");
     }
@@ -65,7 +78,7 @@ fn serve(addr: &str) -> Result<(), Box<dyn Error>> {
 }
 
 fn ask(addr: &str, args: &Args) -> Result<(), Box<dyn Error>> {
-    let host = Host::builder("echo-client").connect(addr).start()?;
+    let host = args.host("echo-client").connect(addr).start()?;
     host.ready(Duration::from_secs(5))?;
     let echo = host.client().channel("echo");
     let payload = Bytes::from(vec![b'x'; args.size]);

@@ -82,6 +82,7 @@ mod api {
     pub use crate::engine::handler::{
         Context, Failure, Handler, LocalChannel, LocalClient, Message, RemoteResponder, Request, Responder,
     };
+    pub use crate::engine::multicast::{Multicast, MulticastOp, Told};
     pub use crate::engine::publish::{Dropped, Publish, Published, Publisher};
     pub use crate::engine::subscribe::Subscriber;
     pub use crate::flow::publications::{Amount, DropReason};

@@ -39,6 +39,21 @@ origin_oversize_twice   | prop | origin::
 wheel_early             | prop | wheel::
 topics_lose_label       | prop | topics::
 publications_drop_uncounted | prop | publications::
+ring_unwoken            | sim  | promises
+waiter_end_untold       | sim  | promises
+slot_unrelieved         | sim  | promises
+pause_outlives_link     | sim  | promises
+replies_unadmitted      | sim  | promises
+host_replies_unrelieved | sim  | promises
+permit_kept_unhandled   | sim  | promises
+grant_unwoken           | sim  | promises
+crossing_untold         | sim  | promises
+detach_admits_nobody    | sim  | promises
+reply_crosses_links     | sim  | promises
+unparked_unread         | sim  | promises
+egress_resends_begun    | sim  | promises
+gone_reply_waits        | sim  | promises
+attach_untold           | sim  | promises
 '
 
 patience=180

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::load::{Caller, Sender};
-use super::{Server, serve_and_report, threads};
+use super::{Server, memory, serve_and_report, threads};
 
 /// How long spinning rows look for work before they sleep.
 pub const SPIN: Duration = Duration::from_micros(50);
@@ -43,23 +43,30 @@ pub fn builder(name: &str, idle: IdlePolicy) -> HostBuilder {
     Host::builder(name).shards(Placement::Count(1)).pinning(Pinning::Off).idle(idle)
 }
 
-/// Serves `echo` and `sink`; reports `received`, and of its threads `threads`, `wakes` and
-/// `completion_wakes`.
+/// See [`serve_by`].
 pub fn serve(idle: IdlePolicy) -> ! {
+    serve_by(builder("server", idle).listen("tcp://127.0.0.1:0"))
+}
+
+/// Serves `echo` and `sink`; reports `addresses` and what it has `received`, and of its threads `threads`,
+/// `wakes` and `completion_wakes`; and the `memory` of the process.
+pub fn serve_by(builder: HostBuilder) -> ! {
     let received = Arc::new(AtomicU64::new(0));
     let counted = received.clone();
     let alone = threads();
-    let host = builder("server", idle)
-        .listen("tcp://127.0.0.1:0")
+    let host = builder
         .channel("echo", |_| Echo)
         .channel("sink", move |_| Sink { count: 0, received: counted.clone() })
         .start()
         .expect("the server starts");
     let started = threads() - alone;
-    serve_and_report(host.addresses()[0].port(), move || {
+    let addresses: Vec<String> = host.addresses().iter().map(|a| format!("tcp://{a}")).collect();
+    serve_and_report(host.addresses()[0].port(), move |_| {
         let mut report = wakes(&host);
         report["received"] = json!(received.load(Ordering::Relaxed));
         report["threads"] = json!(started);
+        report["addresses"] = json!(addresses);
+        report["memory"] = json!(memory());
         report
     })
 }

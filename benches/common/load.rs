@@ -115,6 +115,26 @@ pub fn oneway(args: &Args, server: &mut Server, size: usize, sender: &mut dyn Se
     finish(sent, begin.elapsed().as_secs_f64(), None, before, server)
 }
 
+/// So many requests and no more, for who counts what they take; `None`: one at a time.
+pub fn ask_exactly(caller: &mut dyn Caller, outstanding: Option<usize>, ops: u64) {
+    let Some(outstanding) = outstanding else {
+        return (0..ops).for_each(|_| caller.ask());
+    };
+    let mut pipeline = Pipeline::fill(caller, outstanding);
+    let mut done = 0;
+    while done + (outstanding as u64) < ops {
+        done += pipeline.turn(|_| {}).0 as u64;
+    }
+    pipeline.drain();
+}
+
+/// So many messages and no more, until the server has received them.
+pub fn tell_exactly(server: &mut Server, sender: &mut dyn Sender, ops: u64) {
+    sender.send(ops as usize);
+    sender.flush();
+    await_received(server, ops);
+}
+
 /// Waits until the server has received so many.
 pub fn await_received(server: &mut Server, total: u64) {
     let begin = Instant::now();

@@ -164,5 +164,5 @@ pub fn count(size: usize) -> ! {
             total.store(bytes, Ordering::Relaxed);
         }
     });
-    serve_and_report(port, move || json!({"received": received.load(Ordering::Relaxed) / size as u64}))
+    serve_and_report(port, move |_| json!({"received": received.load(Ordering::Relaxed) / size as u64}))
 }

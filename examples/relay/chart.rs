@@ -7,7 +7,7 @@ use std::path::Path;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::watch::Sample;
+use crate::sample::Sample;
 
 const WIDTH: u32 = 1000;
 const HEAD: u32 = 46;
@@ -28,7 +28,8 @@ struct Line<'a> {
     name: &'a str,
     color: RGBColor,
     width: u32,
-    of: fn(&Sample) -> f64,
+    /// `None`: there was nothing to measure, and the line has a gap.
+    of: fn(&Sample) -> Option<f64>,
 }
 
 /// Draws the samples into `path`; `title` says what kind of run it was. A sample is what was so on average
@@ -68,15 +69,15 @@ pub fn draw(path: &Path, title: &str, samples: &[Sample]) -> Result<(), Box<dyn 
         (
             "latency, ms",
             &[
-                Line { name: "p99", color: RED, width: 2, of: |s| s.p99 },
-                Line { name: "p50", color: BLUE, width: 2, of: |s| s.p50 },
+                Line { name: "p99", color: RED, width: 2, of: |s| (s.replies > 0).then_some(s.p99) },
+                Line { name: "p50", color: BLUE, width: 2, of: |s| (s.replies > 0).then_some(s.p50) },
             ],
         ),
         (
             "memory, MiB",
             &[
-                Line { name: "resident", color: GREY, width: 2, of: |s| s.resident as f64 / f64::from(1 << 20) },
-                Line { name: "allocated", color: GREEN, width: 2, of: |s| s.allocated as f64 / f64::from(1 << 20) },
+                Line { name: "resident", color: GREY, width: 2, of: |s| mib(s.resident) },
+                Line { name: "allocated", color: GREEN, width: 2, of: |s| mib(s.allocated) },
             ],
         ),
     ];
@@ -87,12 +88,16 @@ pub fn draw(path: &Path, title: &str, samples: &[Sample]) -> Result<(), Box<dyn 
     Ok(())
 }
 
-fn per_second(n: u64, sample: &Sample) -> f64 {
-    n as f64 / sample.length.max(1e-9)
+fn per_second(n: u64, sample: &Sample) -> Option<f64> {
+    Some(n as f64 / sample.length.max(1e-9))
+}
+
+fn mib(bytes: u64) -> Option<f64> {
+    Some(bytes as f64 / f64::from(1 << 20))
 }
 
 fn panel(area: &Area<'_>, what: &str, lines: &[Line<'_>], samples: &[Sample], end: f64) -> Result<(), Box<dyn Error>> {
-    let highest = lines.iter().flat_map(|line| samples.iter().map(line.of)).fold(0.0, f64::max);
+    let highest = lines.iter().flat_map(|line| samples.iter().filter_map(line.of)).fold(0.0, f64::max);
     let top = if highest > 0.0 { highest * 1.08 } else { 1.0 };
     let mut chart = ChartBuilder::on(area)
         .margin_left(14)
@@ -122,8 +127,11 @@ fn panel(area: &Area<'_>, what: &str, lines: &[Line<'_>], samples: &[Sample], en
     });
     chart.draw_series(paused)?;
     for line in lines {
-        let level = |s: &Sample| [(s.at - s.length).max(0.0), s.at].map(|at| (at, (line.of)(s)));
-        chart.draw_series(LineSeries::new(samples.iter().flat_map(level), line.color.stroke_width(line.width)))?;
+        for run in samples.chunk_by(|a, b| (line.of)(a).is_some() == (line.of)(b).is_some()) {
+            let level = |s: &Sample| (line.of)(s).map(|value| [(s.at - s.length).max(0.0), s.at].map(|at| (at, value)));
+            let points = run.iter().filter_map(level).flatten();
+            chart.draw_series(LineSeries::new(points, line.color.stroke_width(line.width)))?;
+        }
     }
     area.draw(&Text::new(what.to_owned(), (18, 8), ("sans-serif", 13).into_font().color(&INK)))?;
     // The legend stands above the plot, where no line can be.
@@ -146,7 +154,7 @@ fn short(value: f64) -> String {
         v if v >= 1e6 => format!("{:.1} M", v / 1e6),
         v if v >= 1e4 => format!("{:.0} k", v / 1e3),
         v if v >= 1e3 => format!("{:.1} k", v / 1e3),
-        v if v >= 10.0 || v == 0.0 => format!("{v:.0}"),
+        v if v >= 10.0 || v.fract() == 0.0 => format!("{v:.0}"),
         v => format!("{v:.1}"),
     }
 }

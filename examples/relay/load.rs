@@ -21,8 +21,8 @@ use std::future::Future;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,11 +32,12 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 
 use crate::audit::Answer;
+use crate::counts::{Counts, Shared};
 use crate::input::Batch;
 use crate::record::{Record, fingerprint};
 use crate::sizes::BYTES_OUTSTANDING;
-use crate::tenants::{TenantId, Tenants};
-use crate::times::{Time, Times};
+use crate::tenants::TenantId;
+use crate::times::Time;
 
 /// How long a record is asked for again while the service cannot be reached, and how often.
 const RETRY_FOR: Duration = Duration::from_secs(10);
@@ -50,73 +51,6 @@ const RUN: usize = 256;
 
 /// What one slot takes, with its place in the queues: for the ledger.
 pub const SLOT_BYTES: u64 = 512;
-
-/// How the ends are told apart: by kind and detail.
-pub type End = (&'static str, Detail);
-
-/// Errors of one kind and detail.
-#[derive(Clone, Debug)]
-pub struct Errors {
-    /// Which.
-    pub end: End,
-    /// How many.
-    pub count: u64,
-    /// What the first one said.
-    pub first: Arc<str>,
-}
-
-/// How every record ended. At every moment `submitted = replies + errors + outstanding`.
-#[derive(Clone, Default, Debug)]
-pub struct Counts {
-    /// Records of which a request was made.
-    pub submitted: u64,
-    /// Records answered with success.
-    pub replies: u64,
-    /// Records that ended in an error.
-    pub errors: Vec<Errors>,
-    /// Records that never left the client's host: refused, or given back.
-    pub returned: u64,
-    /// Requests made again because nobody knew whether the first had run.
-    pub retries: u64,
-    /// Records in slots.
-    pub outstanding: u64,
-    /// Bytes of these, and the most at once.
-    pub bytes: u64,
-    /// See `bytes`.
-    pub bytes_peak: u64,
-    /// Requests that should have been made by now, in an open loop.
-    pub intended: u64,
-    /// How late the open loop was at most with a request.
-    pub late_max: Duration,
-}
-
-impl Counts {
-    /// Errors of all kinds.
-    pub fn failed(&self) -> u64 {
-        self.errors.iter().map(|errors| errors.count).sum()
-    }
-}
-
-/// What the load shares with whoever looks at it.
-pub struct Shared {
-    counts: Mutex<Counts>,
-    /// Per tenant, where the service's own are in another process.
-    pub tenants: Tenants,
-    /// How long requests took.
-    pub times: Arc<Times>,
-}
-
-impl Shared {
-    /// Nothing done yet.
-    pub fn new(tenants: Tenants, times: Arc<Times>) -> Shared {
-        Shared { counts: Mutex::default(), tenants, times }
-    }
-
-    /// The counts, all of one moment.
-    pub fn counts(&self) -> Counts {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
 
 /// Wakes one slot: its request has an end.
 struct SlotWaker {
@@ -302,7 +236,7 @@ impl Load {
             self.rest(LOOK)?;
         }
         self.counts.intended = self.counts.intended.max(self.counts.submitted);
-        self.publish();
+        self.shared.publish(&self.counts);
         Ok(self.answers.flush()?)
     }
 
@@ -375,7 +309,7 @@ impl Load {
             self.answers.flush()?;
             self.flushed = Instant::now();
         }
-        self.publish();
+        self.shared.publish(&self.counts);
         Ok(())
     }
 
@@ -390,11 +324,6 @@ impl Load {
             Ok((slot, at)) => self.wake(slot, at),
             Err(_) => Ok(()),
         }
-    }
-
-    fn publish(&self) {
-        let mut shared = self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        *shared = self.counts.clone();
     }
 
     fn ended(&mut self, slot: u32, end: Result<Bytes, RequestError>, at: Instant) -> io::Result<()> {
@@ -424,22 +353,15 @@ impl Load {
                 }
                 Err(_) => {
                     let said = || format!("an answer of {} bytes is no sequence", reply.len());
-                    self.count((ErrorKind::Protocol.name(), Detail::Malformed), said);
+                    self.counts.fail((ErrorKind::Protocol.name(), Detail::Malformed), said);
                 }
             },
             Err(e) => {
-                self.count((e.kind().name(), e.error().detail()), || e.to_string());
+                self.counts.fail((e.kind().name(), e.error().detail()), || e.to_string());
                 self.counts.returned += u64::from(e.unsent_payload().is_some());
             }
         }
         Ok(())
-    }
-
-    fn count(&mut self, end: End, said: impl FnOnce() -> String) {
-        match self.counts.errors.iter_mut().find(|errors| errors.end == end) {
-            Some(errors) => errors.count += 1,
-            None => self.counts.errors.push(Errors { end, count: 1, first: said().into() }),
-        }
     }
 }
 

@@ -22,9 +22,12 @@
 //! Wrong options make it 2, all of them named, before anything is bound.
 
 mod allocator;
+mod answers;
 mod args;
 mod audit;
+mod batcher;
 mod chart;
+mod counts;
 mod drill;
 mod input;
 mod interrupt;
@@ -33,11 +36,14 @@ mod memory;
 mod record;
 mod report;
 mod run;
+mod sample;
 mod scratch;
+mod served;
 mod service;
 mod sizes;
 mod stages;
 mod store;
+mod table;
 mod tenants;
 mod times;
 mod watch;

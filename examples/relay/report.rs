@@ -10,12 +10,14 @@ use afflux::policy::ledger::Ledger;
 use serde_json::{Map, Value, json};
 
 use crate::audit::Audit;
-use crate::load::Counts;
+use crate::counts::Counts;
 use crate::memory::Memory;
-use crate::service::{CLOSED_BY, Served};
+use crate::sample::Sample;
+use crate::served::{CLOSED_BY, Served};
+use crate::table::{sum_of_load, sum_of_service};
 use crate::tenants;
 use crate::times::Time;
-use crate::watch::{Seen, sum_of_load, sum_of_service};
+use crate::watch::Seen;
 
 /// Tenants in the report; the store has all of them.
 const TENANTS_TOLD: usize = 100;
@@ -169,6 +171,8 @@ impl Report {
             "tenants_stored": audit.map(|audit| audit.tenants),
             "measured_commits_per_second": self.rate,
             "late_ms_max": counts.late_max.as_secs_f64() * 1e3,
+            "send_mark_peak_percent": self.seen.marks[0],
+            "receive_mark_peak_percent": self.seen.marks[1],
             "ledger_bytes": self.ledgers.maximum(),
             "ledger_expected_bytes": self.ledgers.expected(),
             "rss_before_bytes": before.resident,
@@ -185,7 +189,7 @@ impl Report {
             "tenants": self.tenants.iter().take(TENANTS_TOLD).map(tenant).collect::<Vec<_>>(),
             "stages": self.seen.stages.iter().map(stage).collect::<Vec<_>>(),
             "ledger": self.rows(),
-            "samples": self.seen.samples.iter().map(sample).collect::<Vec<_>>(),
+            "samples": self.seen.samples.kept().iter().map(sample).collect::<Vec<_>>(),
         });
         if let Value::Object(object) = &mut object {
             if let Some(client) = &self.client {
@@ -243,7 +247,7 @@ fn stage(stage: &crate::stages::Stage) -> Value {
     })
 }
 
-fn sample(sample: &crate::watch::Sample) -> Value {
+fn sample(sample: &Sample) -> Value {
     json!({
         "at": sample.at,
         "seconds": sample.length,
@@ -300,7 +304,7 @@ impl fmt::Display for Report {
         let n = |count: u64| grouped(count);
         if let Some(counts) = &self.counts {
             let rate = |count: u64| n((count as f64 / self.seconds.max(1e-9)) as u64);
-            let replies: u64 = self.seen.samples.iter().map(|sample| sample.replies).sum();
+            let replies: u64 = self.seen.samples.kept().iter().map(|sample| sample.replies).sum();
             writeln!(f, "{}", self.pace)?;
             writeln!(f, "{}", sum_of_load(counts).trim_start())?;
             for errors in &counts.errors {

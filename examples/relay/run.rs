@@ -11,15 +11,17 @@ use afflux::policy::ledger::{self, Ledger, Reservation, WhenFull};
 
 use crate::args::{Pace, Role, Settings};
 use crate::audit::{ANSWERS, audit};
+use crate::counts::Shared;
 use crate::input::{self, Source};
-use crate::load::{Load, SLOT_BYTES, Shared, Until, number};
+use crate::load::{Load, SLOT_BYTES, Until, number};
 use crate::memory::Memory;
 use crate::report::{Ledgers, Report};
+use crate::sample::Samples;
 use crate::service::{CHANNEL, INPUT, Service, end_host};
 use crate::sizes::{BYTES_OUTSTANDING, LINE_MAX, Sizes};
 use crate::store::Store;
 use crate::tenants::Tenants;
-use crate::times::Times;
+use crate::times::{Set, Times};
 use crate::watch::{self, Sides, Watch};
 use crate::{chart, interrupt};
 
@@ -132,7 +134,14 @@ pub fn run(mut settings: Settings) -> Result<Vec<String>, Box<dyn Error>> {
         seen,
     };
     broken.extend(asking.and_then(|asking| end_host(asking.host, SHUTDOWN)));
-    broken.extend(service.into_iter().flat_map(|service| service.end(SHUTDOWN)));
+    if let Some(service) = service {
+        let flow = service.flow.clone();
+        broken.extend(service.end(SHUTDOWN));
+        // What callers had given up was still answered for.
+        if let Some((_, served, _)) = &mut report.served {
+            *served = flow.served();
+        }
+    }
     if let Some((path, before)) = &stored {
         let answers = settings.out.join(ANSWERS);
         match audit(path, *before, (*role == Role::Both).then_some(answers.as_path())) {
@@ -141,7 +150,7 @@ pub fn run(mut settings: Settings) -> Result<Vec<String>, Box<dyn Error>> {
         }
     }
     let svg = prefix.with_extension("svg");
-    chart::draw(&svg, &report.title(), &report.seen.samples)?;
+    chart::draw(&svg, &report.title(), report.seen.samples.kept())?;
     print!("{report}");
     if let Some((path, _)) = &stored {
         println!("store {}", path.display());
@@ -171,7 +180,9 @@ fn ask(sizes: &Sizes, address: &str, shared: Shared) -> Result<Asking, Box<dyn E
     let typical = slots as u64 * plan.record_typical();
     ledger
         .add(Reservation::payload("outstanding records", 1, BYTES_OUTSTANDING, end, WhenFull::Wait).expecting(typical));
-    watch::reservations().into_iter().for_each(|row| ledger.add(row));
+    ledger.add(Samples::reservation());
+    let sets = Set::bytes();
+    ledger.add(Reservation::overhead("histograms of the watch", 4, sets, "the end", WhenFull::Never));
     for row in ledger::of_links(plan, sizes.links() as u32).rows() {
         ledger.add(row.clone());
     }
@@ -214,7 +225,8 @@ fn drive(
             driven.before = Memory::at_rest();
             watch = Watch::start(sides, prefix, &driven.pace)?;
             let begin = Instant::now();
-            end = load.closed(k as usize, &until(settings.seconds), false).map(drop).and_then(|()| load.drain());
+            let sent = load.closed(k as usize, &until(settings.seconds), false).map(drop);
+            end = drained(&mut load, sent);
             driven.seconds = begin.elapsed().as_secs_f64();
         }
         Pace::Open(x) => {
@@ -230,9 +242,16 @@ fn drive(
             driven.before = Memory::at_rest();
             watch = Watch::start(sides, prefix, &driven.pace)?;
             let begin = Instant::now();
-            end = load.open(x * rate, &until(settings.seconds)).and_then(|()| load.drain());
+            let sent = load.open(x * rate, &until(settings.seconds));
+            end = drained(&mut load, sent);
             driven.seconds = begin.elapsed().as_secs_f64();
         }
     }
     Ok((watch.end()?, end.err().map(|e| e.to_string())))
+}
+
+/// Waits for what is outstanding, however the sending ended.
+fn drained(load: &mut Load, sent: Result<(), Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
+    let drained = load.drain();
+    sent.and(drained)
 }

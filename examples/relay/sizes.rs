@@ -40,6 +40,10 @@ const _: () = assert!(3 * (LINE_MAX + 64) <= BATCH.bytes);
 /// smaller ones.
 pub const BRIDGE: BridgeLimits = BridgeLimits { jobs: 2, bytes: 2 * BATCH.bytes, waiters: 1 };
 
+/// How long a batch waits for the bridge, and for its result. A store that hangs for longer answers with an
+/// error what it may still store later: nobody was told that it is there.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The numbers that size both hosts; unjudged, the builders' rules decide.
 #[derive(Clone, Debug)]
 pub struct Sizes {

@@ -4,12 +4,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use afflux::HostStatus;
-use afflux::base::unit::grouped;
+use afflux::base::unit::{RECORD_OVERHEAD, grouped};
 use afflux::plan::HostPlan;
 use afflux::policy::bridge::BridgeSnapshot;
+use afflux::{HostStatus, LinkStatus, ShardStatus};
 
-use crate::service::Served;
+use crate::served::Served;
 use crate::sizes::{BATCH, BRIDGE};
 use crate::times::{Set, Time};
 
@@ -75,7 +75,6 @@ pub fn of_service(
     let started: u64 = status.shards.iter().map(|shard| shard.started).sum();
     let queued: u64 = status.shards.iter().map(|shard| shard.queued).sum();
     let unclaimed: u64 = status.shards.iter().map(|shard| shard.unclaimed).sum();
-    let average = (served.bytes / served.received.max(1)) + afflux::base::unit::RECORD_OVERHEAD;
     let links = status.links.iter().filter(|link| link.up).count() as u64;
     let in_use = u64::from(status.permits.in_use);
     let since = served.batch.since.map_or(Duration::ZERO, |since| since.elapsed());
@@ -84,7 +83,7 @@ pub fn of_service(
             name: "receive queues",
             held: unclaimed,
             capacity: 0,
-            bytes: unclaimed * average,
+            bytes: unclaimed * average(served),
             bytes_max: links * plan.receive_mark,
             oldest: longest(times, Time::QueueAge),
         },
@@ -137,6 +136,31 @@ pub fn of_service(
             oldest: Duration::ZERO,
         },
     ]
+}
+
+/// How full the fullest send queue is, in percent of its mark.
+pub fn send_mark(status: &HostStatus) -> f64 {
+    let of = |link: &LinkStatus| percent(link.queued_bytes, link.send_mark);
+    status.links.iter().map(of).fold(0.0, f64::max)
+}
+
+/// How full the receive queues of the fullest shard are together, in percent of their marks. Estimated, as
+/// their bytes are.
+pub fn receive_mark(status: &HostStatus, plan: &HostPlan, served: &Served) -> f64 {
+    let of = |(i, shard): (usize, &ShardStatus)| {
+        let links = status.links.iter().filter(|link| link.up && link.shard == i).count() as u64;
+        percent(shard.unclaimed * average(served), links * plan.receive_mark)
+    };
+    status.shards.iter().enumerate().map(of).fold(0.0, f64::max)
+}
+
+fn percent(bytes: u64, mark: u64) -> f64 {
+    100.0 * bytes as f64 / mark.max(1) as f64
+}
+
+/// What the average record so far takes of a mark.
+fn average(served: &Served) -> u64 {
+    served.bytes / served.received.max(1) + RECORD_OVERHEAD
 }
 
 fn longest(times: &Set, time: Time) -> Duration {

@@ -115,7 +115,6 @@ impl Store {
 
     /// Stores a batch. When it returns, what it says is on the disk.
     pub fn commit(&mut self, items: &[Item]) -> Result<Vec<Stored>, Error> {
-        self.drill.before_commit();
         if self.db.is_none() {
             self.reopen()?;
         }
@@ -157,6 +156,7 @@ impl Store {
         if let Some(field) = self.key {
             count_tenants(&transaction, field, items, &stored)?;
         }
+        self.drill.before_commit();
         transaction.commit()?;
         self.last = last;
         Ok(stored)

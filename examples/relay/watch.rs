@@ -1,8 +1,7 @@
 //! The watch: once a second it looks at both sides, prints what it sees, and keeps it for the report, the
 //! chart and the histogram log.
 //!
-//! It is the only reader of the histograms, so what is printed, written and drawn is the same data. It keeps
-//! at most [`SAMPLES_MAX`] samples: a longer run is kept more coarsely, two samples as one.
+//! It is the only reader of the histograms, so what is printed, written and drawn is the same data.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,28 +10,25 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use afflux::base::unit::{ByteSize, grouped};
 use afflux::host::dump::{HistogramLog, MICROS, write_hgrm};
 use afflux::plan::STARTED_BYTES;
 use afflux::policy::bridge::BridgeSnapshot;
-use afflux::policy::ledger::{Reservation, WhenFull};
 use afflux::{Host, HostStatus, Latency, LinkStatus};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use crate::load::{Counts, SLOT_BYTES, Shared};
+use crate::batcher::StoreBridge;
+use crate::counts::{Counts, Shared};
+use crate::load::SLOT_BYTES;
 use crate::memory::Memory;
-use crate::service::{Flow, Served, StoreBridge};
+use crate::sample::{Sample, Samples};
+use crate::served::{Flow, Served};
 use crate::stages::{self, Stage};
+use crate::table;
 use crate::times::{Set, TIMES, Time, Times};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// How often the stages are looked at in between, for their peaks.
 const GLANCE: Duration = Duration::from_millis(25);
-/// Samples that are kept.
-pub const SAMPLES_MAX: usize = 3600;
-/// Tenants in the table that is printed.
-const TENANTS_SHOWN: usize = 5;
-
 /// What there is to look at.
 #[derive(Clone)]
 pub struct Sides {
@@ -44,74 +40,18 @@ pub struct Sides {
     pub times: Arc<Times>,
 }
 
-/// What happened between two looks.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Sample {
-    /// When it ended, in seconds since the watch began.
-    pub at: f64,
-    /// Its length in seconds.
-    pub length: f64,
-    /// Requests that were meant to be made.
-    pub offered: u64,
-    /// Requests that were made.
-    pub submitted: u64,
-    /// Requests answered with success.
-    pub replies: u64,
-    /// Records committed.
-    pub commits: u64,
-    /// Operations that had to wait for room or found none.
-    pub blocked: u64,
-    /// Origins that had to wait for a permit.
-    pub permit_waits: u64,
-    /// Of its length, how much peers were told to pause, in seconds.
-    pub paused: f64,
-    /// Request latencies, in ms.
-    pub p50: f64,
-    /// See `p50`.
-    pub p99: f64,
-    /// Resident bytes at its end.
-    pub resident: u64,
-    /// Allocated bytes at its end.
-    pub allocated: u64,
-}
-
-impl Sample {
-    /// Both as one; the quantiles are the worse ones.
-    fn with(self, next: Sample) -> Sample {
-        Sample {
-            at: next.at,
-            length: self.length + next.length,
-            offered: self.offered + next.offered,
-            submitted: self.submitted + next.submitted,
-            replies: self.replies + next.replies,
-            commits: self.commits + next.commits,
-            blocked: self.blocked + next.blocked,
-            permit_waits: self.permit_waits + next.permit_waits,
-            paused: self.paused + next.paused,
-            p50: self.p50.max(next.p50),
-            p99: self.p99.max(next.p99),
-            resident: self.resident.max(next.resident),
-            allocated: self.allocated.max(next.allocated),
-        }
-    }
-}
-
 /// Everything that was seen.
 pub struct Seen {
     /// In the order of time.
-    pub samples: Vec<Sample>,
+    pub samples: Samples,
     /// Each stage at its fullest: what it held, its bytes, its oldest.
     pub stages: Vec<Stage>,
+    /// The fullest send queue and the fullest receive queues, in percent of their marks.
+    pub marks: [f64; 2],
     /// The most bytes that were seen in places of the ledgers, by host and row.
     pub places: BTreeMap<(&'static str, &'static str), u64>,
     /// All histograms since the watch began.
     pub times: Set,
-}
-
-/// What the samples and histograms take, for the ledger.
-pub fn reservations() -> [Reservation; 2] {
-    let of = |name, n: usize, each| Reservation::overhead(name, n as u64, each, "the end", WhenFull::Never);
-    [of("samples", SAMPLES_MAX, size_of::<Sample>() as u64), of("histograms of the watch", 4, Set::bytes())]
 }
 
 /// A thread that watches until it is ended.
@@ -134,8 +74,13 @@ impl Watch {
             begin: Instant::now(),
             log,
             prefix: prefix.to_owned(),
-            seen: Seen { samples: Vec::new(), stages: Vec::new(), places: BTreeMap::new(), times: Set::new() },
-            step: 1,
+            seen: Seen {
+                samples: Samples::new(),
+                stages: Vec::new(),
+                marks: [0.0; 2],
+                places: BTreeMap::new(),
+                times: Set::new(),
+            },
         };
         let mut err = io::stderr();
         // Whoever has closed the error output does not want to know.
@@ -168,10 +113,12 @@ impl Sides {
 }
 
 /// Both sides at one moment.
-struct Look {
+pub struct Look {
     at: Instant,
-    load: Option<(HostStatus, Counts)>,
-    service: Option<(HostStatus, Served, BridgeSnapshot)>,
+    /// The load's host, and what the load counted.
+    pub load: Option<(HostStatus, Counts)>,
+    /// The service's host, its stages and its bridge.
+    pub service: Option<(HostStatus, Served, BridgeSnapshot)>,
     memory: Memory,
 }
 
@@ -196,13 +143,11 @@ struct Watcher {
     log: HistogramLog,
     prefix: PathBuf,
     seen: Seen,
-    /// How many looks make one sample.
-    step: usize,
 }
 
 impl Watcher {
     fn run(mut self, ended: &Receiver<()>) -> io::Result<Seen> {
-        let (mut looks, none) = (0, Set::new());
+        let none = Set::new();
         loop {
             let due = self.last.at + EVERY;
             let more = loop {
@@ -217,9 +162,8 @@ impl Watcher {
                 self.keep_stages(stages);
             };
             let (sample, stages, text) = self.look()?;
-            self.keep(sample, looks);
+            self.seen.samples.keep(sample);
             self.keep_stages(stages);
-            looks += 1;
             if !more {
                 break;
             }
@@ -250,7 +194,12 @@ impl Watcher {
         }
         self.seen.times.merge(&times);
         let stages = self.stages(&now, &times);
-        let text = self.text(&now, &sample, &stages);
+        let tenants = match (&self.sides.service, &self.sides.load) {
+            (Some((_, flow, _)), _) => flow.tenants.seen(),
+            (None, Some((_, shared))) => shared.tenants.seen(),
+            (None, None) => Vec::new(),
+        };
+        let text = table::text(&now, &sample, &stages, &tenants);
         self.last = now;
         Ok((sample, stages, text))
     }
@@ -260,6 +209,7 @@ impl Watcher {
         let mut stages = Vec::new();
         if let (Some((host, _)), Some((status, counts))) = (self.sides.load.clone(), &now.load) {
             stages.extend(stages::of_load(status, host.plan(), times));
+            self.seen.marks[0] = self.seen.marks[0].max(stages::send_mark(status));
             self.place("relay-load", "waiting room", status.waiting_bytes);
             // An empty queue takes one record larger than its mark, and that one has a row of its own.
             let within = |link: &LinkStatus| link.queued_bytes.min(link.send_mark);
@@ -272,6 +222,7 @@ impl Watcher {
         }
         if let (Some((host, flow, _)), Some((status, served, bridge))) = (self.sides.service.clone(), &now.service) {
             let of = stages::of_service(status, host.plan(), served, bridge, times);
+            self.seen.marks[1] = self.seen.marks[1].max(stages::receive_mark(status, host.plan(), served));
             let started: u64 = status.shards.iter().map(|shard| shard.started_peak).sum();
             let tenants = flow.tenants.bytes();
             self.place("relay-service", "owned records", status.owned_bytes_peak);
@@ -323,20 +274,6 @@ impl Watcher {
         sample
     }
 
-    /// Keeps a look: as a sample of its own, or with the one before.
-    fn keep(&mut self, sample: Sample, looks: usize) {
-        let samples = &mut self.seen.samples;
-        match samples.last_mut() {
-            Some(last) if !looks.is_multiple_of(self.step) => *last = last.with(sample),
-            _ => samples.push(sample),
-        }
-        if samples.len() >= SAMPLES_MAX {
-            *samples =
-                samples.chunks(2).map(|two| two.iter().copied().reduce(Sample::with).unwrap_or_default()).collect();
-            self.step *= 2;
-        }
-    }
-
     /// Each stage at its fullest.
     fn keep_stages(&mut self, stages: Vec<Stage>) {
         for stage in stages {
@@ -350,89 +287,4 @@ impl Watcher {
             }
         }
     }
-
-    /// The table of one second.
-    fn text(&self, now: &Look, sample: &Sample, stages: &[Stage]) -> String {
-        let per_second = |n: u64| grouped((n as f64 / sample.length.max(1e-9)) as u64);
-        let mib = |bytes: u64| ByteSize::mib(bytes.div_ceil(1 << 20));
-        let mut lines = vec![format!(
-            "{:4.0} s  offered {}/s, replies {}/s, commits {}/s; p50 {:.1} ms, p99 {:.1} ms; rss {}, allocated {}",
-            sample.at,
-            per_second(sample.offered),
-            per_second(sample.replies),
-            per_second(sample.commits),
-            sample.p50,
-            sample.p99,
-            mib(sample.resident),
-            mib(sample.allocated),
-        )];
-        if let Some((host, counts)) = &now.load {
-            lines.push(sum_of_load(counts));
-            lines.push(format!(
-                "        blocked {:.1} %, {} waited for room, {} found the waiting room full; the peer has paused us for {:.1} s",
-                100.0 * sample.blocked as f64 / sample.submitted.max(1) as f64,
-                grouped(host.waits),
-                grouped(host.waiting_room_full),
-                host.links.iter().filter_map(|link| link.paused_for).max().unwrap_or_default().as_secs_f64(),
-            ));
-        }
-        if let Some((host, served, _)) = &now.service {
-            lines.push(sum_of_service(served));
-            let permits = &host.permits;
-            lines.push(format!(
-                "        permits {} of {}, {} waits; {} pauses, {} for {:.1} s altogether; {} batches in {} commits",
-                permits.in_use,
-                permits.limit,
-                grouped(permits.waits),
-                grouped(permits.pauses),
-                if host.is_paused() { "paused now," } else { "running now, paused" },
-                permits.paused_total.as_secs_f64(),
-                grouped(served.batches),
-                grouped(served.commits),
-            ));
-        }
-        lines.push(stages::head());
-        lines.extend(stages.iter().map(Stage::to_string));
-        let tenants = match (&self.sides.service, &self.sides.load) {
-            (Some((_, flow, _)), _) => flow.tenants.seen(),
-            (None, Some((_, shared))) => shared.tenants.seen(),
-            (None, None) => Vec::new(),
-        };
-        for tenant in tenants.iter().take(TENANTS_SHOWN) {
-            let name: String = tenant.name.chars().take(24).collect();
-            lines.push(format!(
-                "  tenant {name:<24} served {:>12}  waiting {:>8}  longest without progress {:>8.1} ms",
-                grouped(tenant.served),
-                grouped(tenant.waiting),
-                tenant.no_progress.as_secs_f64() * 1e3,
-            ));
-        }
-        if tenants.len() > TENANTS_SHOWN {
-            lines.push(format!("  and {} tenants more", tenants.len() - TENANTS_SHOWN));
-        }
-        lines.push(String::new());
-        lines.join("\n")
-    }
-}
-
-/// Every submitted record by its end: the two sides of the line are equal, always.
-pub fn sum_of_load(counts: &Counts) -> String {
-    let mut line = format!("        submitted {} = replies {}", grouped(counts.submitted), grouped(counts.replies));
-    for errors in &counts.errors {
-        line += &format!(" + {}/{:?} {}", errors.end.0, errors.end.1, grouped(errors.count));
-    }
-    line + &format!(" + outstanding {}", grouped(counts.outstanding))
-}
-
-/// Every received record by its end.
-pub fn sum_of_service(served: &Served) -> String {
-    format!(
-        "        received {} = stored {} + recognised {} + refused {} + failed {} + held {}",
-        grouped(served.received),
-        grouped(served.stored),
-        grouped(served.recognised),
-        grouped(served.refused),
-        grouped(served.failed),
-        grouped(served.held()),
-    )
 }

@@ -8,18 +8,20 @@
 //! ```
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::lanes;
-use super::shared::{Class, HostShared, Op, Outcome, TAG_REPLY, error_record};
-use crate::base::error::{Detail, ErrorKind};
+use super::shared::{Body, Class, HostShared, Op, Outcome, SMALL_REPLY_MAX, TAG_REPLY, TAG_REQUEST, error_record};
+use crate::base::error::{Detail, Error, ErrorKind};
 use crate::base::id::{CellId, ShardId};
-use crate::base::record::{Kind, Record};
+use crate::base::record::{Kind, Lane, Record};
 use crate::base::time::Instant;
-use crate::flow::target::{Post, Target};
+use crate::flow::target::{Dialect, Post, Target};
 use crate::pattern::route::Address;
 use crate::sync::cell::{Notify, Terms};
+use crate::wire::header::ErrorBody;
 
 /// Where the answer to one request goes. Whoever holds it owes the answer.
 #[derive(Debug)]
@@ -65,6 +67,11 @@ impl Debt {
 
 /// Sends an answer.
 pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) {
+    if target.dialect == Dialect::Local {
+        // Who asked is in this process: the answer is there when it is made.
+        take_reply(shared, target, record, shared.clock.now());
+        return;
+    }
     let charge = record.charge();
     // Errors are small and bounded by the requests that were started: always admitted.
     if record.kind == Kind::Error {
@@ -78,7 +85,7 @@ pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record:
 
 fn enter_replies(shared: &HostShared, target: &Target, link: u64, charge: u64) -> bool {
     // What answers a link that is gone waits for nothing: whoever writes next drops it.
-    if link == 0 || target.link.get() != link {
+    if (link == 0 || target.link.get() != link) && !cfg!(afflux_mutation = "gone_reply_waits") {
         target.replies.force(charge);
         shared.replies.force(charge);
         return true;
@@ -198,5 +205,46 @@ pub fn expired(shared: &Arc<HostShared>, id: CellId, now: Instant) {
         let record = op.record;
         let text = error.to_string();
         answer(shared, target, op.link, error_record(record.correlation, record.envelope, error.kind(), 0, &text));
+    }
+}
+
+/// A reply or error has arrived: it ends its request, if that has not ended, and says how long it took.
+pub fn take_reply(shared: &HostShared, target: &Arc<Target>, record: Record, now: Instant) -> Option<Duration> {
+    let id = CellId::from_correlation(record.correlation);
+    let tag = TAG_REQUEST | target.id.0;
+    if shared.cells.tag(id) != Some(tag) {
+        shared.counts.late_replies.add(1);
+        return None;
+    }
+    let since = shared.cells.since(id);
+    let outcome = match record.kind {
+        Kind::Error => {
+            let body = ErrorBody::parse(&record.payload);
+            let kind = ErrorKind::from_wire(record.channel);
+            let error = Error::remote(kind, body.code, body.sentence).with(|n| n.target = Some(target.label()));
+            Outcome::Failed { error, payload: None }
+        }
+        _ if record.payload.len() <= SMALL_REPLY_MAX => Outcome::Reply(Body::free(record.payload)),
+        _ => match shared.hold.enter(record.payload.len() as u64) {
+            Ok(()) => Outcome::Reply(Body::held(record.payload, &shared.hold)),
+            Err(full) => {
+                shared.counts.reply_hold_refused.add(1);
+                let error = Error::new(ErrorKind::CapacityExceeded, Detail::ReplyHold).with(|n| {
+                    n.target = Some(target.label());
+                    n.lane = Some(Lane::Completion);
+                    (n.requested, n.used, n.limit) =
+                        (Some(record.payload.len() as u64), Some(full.bytes), Some(full.bytes_max));
+                });
+                Outcome::Failed { error, payload: None }
+            }
+        },
+    };
+    if shared.cells.finish_claimed(id, outcome).is_ok() {
+        shared.counts.replies.add(1);
+        shared.leave_slot(target);
+        since.map(|since| now.since(since))
+    } else {
+        shared.counts.late_replies.add(1);
+        None
     }
 }

@@ -31,6 +31,15 @@ pub enum ShardCommand {
     },
     /// A target that we dial, before it was ever up: it has a queue from the start.
     Adopt(Arc<Target>),
+    /// A command for a peer whose only connection the shard writes.
+    Say {
+        /// Which target.
+        target: Arc<Target>,
+        /// Which attach of it.
+        link: u64,
+        /// The frame.
+        frame: Vec<u8>,
+    },
     /// The shard's histograms are wanted.
     Histograms(Sender<LatencySet>),
 }
@@ -50,6 +59,8 @@ pub struct Attach {
     pub channels: Vec<u16>,
     /// How its bytes are to be read.
     pub mode: Mode,
+    /// It answers nothing: requests to it are refused.
+    pub one_way: bool,
 }
 
 /// To the completion thread.

@@ -23,12 +23,10 @@ use super::answer;
 use super::command::{Attach, CompletionCommand, ShardCommand};
 use super::lanes;
 use super::publish::Publishing;
-use super::shared::{
-    Body, HostShared, Life, Outcome, SMALL_REPLY_MAX, TAG_FINDING, TAG_REPLY, TAG_REQUEST, tag_target,
-};
-use crate::base::error::{Detail, Error, ErrorKind, Stage};
+use super::shared::{HostShared, Life, Outcome, TAG_FINDING, TAG_REPLY, TAG_REQUEST, error_record, tag_target};
+use crate::base::error::{Detail, ErrorKind, Stage};
 use crate::base::id::{CellId, ChannelId, LinkId, ShardId, TargetId};
-use crate::base::record::{Kind, Lane, Record};
+use crate::base::record::{Kind, Lane};
 use crate::base::rng::Rng;
 use crate::base::time::Instant;
 use crate::flow::backoff::Backoff;
@@ -41,16 +39,20 @@ use crate::flow::transport::Transport;
 use crate::flow::wheel::{TimerKey, TimerWheel};
 use crate::meter::latency::{Latency, LatencySet};
 use crate::pattern::route::{Channel, Found, Member, Rotation, Routes};
-use crate::plan::{Endpoint, SHARDS_MAX};
+use crate::plan::{Credentials, Endpoint, SHARDS_MAX};
 use crate::sync::cell::CellState;
 use crate::wire::command::{self, Command, Context, FlowState};
 use crate::wire::decode::{Decoder, Item, Mode};
 use crate::wire::greeting::{Handshake, Security, Side};
-use crate::wire::header::ErrorBody;
 use crate::wire::ready::{Hello, NativeHello, PeerHello, Place};
+use crate::wire::socket::SocketType;
+use crate::wire::stock::Malformed;
 
+mod census;
 mod rivals;
+mod stock;
 mod subscriptions;
+use census::Census;
 use rivals::Contest;
 use subscriptions::Listening;
 
@@ -122,6 +124,7 @@ enum Timer {
     Beat(TargetId, u64),
     Tell,
     Contest(LinkId),
+    Raise,
 }
 
 enum Purpose {
@@ -164,6 +167,8 @@ struct Dial {
     seen: Option<Arc<str>>,
     /// A publisher: which of our roles subscribes there, by one connection.
     role: Option<usize>,
+    /// A stock PULL socket is there.
+    pull: bool,
 }
 
 /// A link that is up.
@@ -205,6 +210,7 @@ pub struct CompletionEngine {
     next_link: u64,
     /// Links whose node is known under another instance, until it is clear which of them lives.
     contests: Vec<Contest>,
+    census: Census,
     names: HashMap<Arc<str>, ChannelId>,
     /// Every node that ever announced a channel, with its weights.
     known: Vec<(Arc<str>, Arc<str>, u32)>,
@@ -250,6 +256,7 @@ impl CompletionEngine {
             next_target: 1,
             next_link: 1,
             contests: Vec::new(),
+            census: Census::new(&plan),
             names: HashMap::new(),
             known: Vec::new(),
             finding: Vec::new(),
@@ -270,7 +277,7 @@ impl CompletionEngine {
         }
         for connect in &plan.connects {
             for slot in 0..connect.links {
-                engine.add_dial(connect.addr.clone(), connect.name.clone(), slot);
+                engine.add_dial(connect.addr.clone(), connect.name.clone(), slot, connect.pull);
             }
         }
         engine.add_subscriptions();
@@ -278,7 +285,7 @@ impl CompletionEngine {
         engine
     }
 
-    fn add_dial(&mut self, to: Endpoint, name: Option<Arc<str>>, slot: u16) {
+    fn add_dial(&mut self, to: Endpoint, name: Option<Arc<str>>, slot: u16, pull: bool) {
         let label = name.clone().unwrap_or_else(|| to.to_string().into());
         let target = self.new_target(true, Dialect::Native, label);
         let adopt = ShardCommand::Adopt(target.clone());
@@ -295,6 +302,7 @@ impl CompletionEngine {
             had_outcome: false,
             seen: None,
             role: None,
+            pull,
         });
         self.set_timer(Instant(0), Timer::Redial(at));
     }
@@ -309,7 +317,7 @@ impl CompletionEngine {
             dialled,
             dialect,
             label,
-            send_mark: plan.send_mark,
+            send_mark: self.census.marks.send,
             waiting_ops: plan.room.per_target_ops,
             waiting_bytes: plan.room.per_target_bytes,
             requests: plan.requests_per_peer,
@@ -324,6 +332,7 @@ impl CompletionEngine {
         self.next_target += 1;
         self.targets.insert(target.id, target.clone());
         self.shared.targets.lock().push(target.clone());
+        self.take_census();
         target
     }
 
@@ -445,6 +454,13 @@ impl CompletionEngine {
         }
     }
 
+    fn security(&self) -> Security {
+        match &self.shared.plan.credentials {
+            Some(Credentials { user, password }) => Security::Plain { user: user.clone(), password: password.clone() },
+            None => Security::Null,
+        }
+    }
+
     fn hello(&self) -> Hello {
         let plan = &self.shared.plan;
         Hello {
@@ -465,7 +481,7 @@ impl CompletionEngine {
             transport.shutdown();
             return;
         }
-        let handshake = Handshake::new(Side::Accept, self.hello(), Security::Null);
+        let handshake = Handshake::new(Side::Accept, self.hello(), self.security());
         let key = self.open(Purpose::Accepted, Some(transport.clone()), State::Shaking(Box::new(handshake)));
         self.actions.push_back(CompletionAction::Watch { conn: key, transport });
         self.shake(key);
@@ -473,7 +489,7 @@ impl CompletionEngine {
 
     /// What became of a dial.
     pub fn handle_connected(&mut self, key: ConnKey, outcome: io::Result<Arc<dyn Transport>>) {
-        let hello = self.hello();
+        let (hello, security) = (self.hello(), self.security());
         let Some(conn) = self.conn(key) else {
             if let Ok(transport) = outcome {
                 transport.shutdown();
@@ -483,7 +499,7 @@ impl CompletionEngine {
         match outcome {
             Ok(transport) => {
                 let State::Connecting(side) = conn.state else { return };
-                conn.state = State::Shaking(Box::new(Handshake::new(side, hello, Security::Null)));
+                conn.state = State::Shaking(Box::new(Handshake::new(side, hello, security)));
                 conn.transport = Some(transport);
                 self.shake(key);
             }
@@ -666,7 +682,7 @@ impl CompletionEngine {
             (None, Some(at)) => match (self.dials[at as usize].role, Mode::of(&peer, true)) {
                 (Some(role), Mode::Publisher) => self.publisher_up(key, at, role, peer, carry),
                 (Some(_), _) => self.close(key, "the peer is no publisher"),
-                (None, _) => self.close(key, "the peer is not an afflux node"),
+                (None, _) => self.stock_dialled(key, at, &peer, carry),
             },
         }
     }
@@ -735,7 +751,9 @@ impl CompletionEngine {
             },
         );
         // A new link hears of the pressure before it is of use to anybody.
-        self.tell_one(target.id, now);
+        if !cfg!(afflux_mutation = "attach_untold") {
+            self.tell_one(target.id, now);
+        }
         target.link.set(link);
         self.command(
             target.owner,
@@ -746,51 +764,11 @@ impl CompletionEngine {
                 carry: app_carry,
                 channels,
                 mode: Mode::NativeApplication,
+                one_way: false,
             })),
         );
         self.came_up(&target, link, now);
         self.read_lane(target.id);
-    }
-
-    fn stock_up(&mut self, key: ConnKey, peer: PeerHello, mode: Mode, carry: Vec<u8>) {
-        let label = label_of(&peer).unwrap_or_else(|| "zmq peer".into());
-        let target = self.new_target(false, Dialect::Stock, label);
-        self.single_up(key, StockUp { target, dial: None, mode, minor: peer.minor, carry });
-    }
-
-    /// A link of one lane is up; says its number.
-    fn single_up(&mut self, key: ConnKey, up: StockUp) -> Option<u64> {
-        let StockUp { target, dial, mode, minor, carry } = up;
-        let transport = self.remove(key)?.transport?;
-        let now = self.shared.clock.now();
-        let link = self.attach_number(&target, u64::MAX);
-        self.actions.push_back(CompletionAction::Unwatch { transport: transport.clone() });
-        lanes::post(&self.shared, &target, Post::Attach { link, transport: transport.clone() });
-        self.ups.insert(
-            target.id,
-            Up {
-                target: target.clone(),
-                link,
-                node: target.label(),
-                native: false,
-                instance: 0,
-                theirs: None,
-                completion: None,
-                application: transport.clone(),
-                dial,
-                heard_at: now,
-                channels: Vec::new(),
-                liveness: self.liveness(Peer::Stock { pings: minor > 0 }, now),
-                clock: LinkClock::new(clock_ms(now), now),
-                told: Told::default(),
-                heard: Heard::default(),
-            },
-        );
-        target.link.set(link);
-        let attach = Attach { target: target.clone(), link, transport, carry, channels: Vec::new(), mode };
-        self.command(target.owner, ShardCommand::Attach(Box::new(attach)));
-        self.came_up(&target, link, now);
-        Some(link)
     }
 
     fn attach_number(&mut self, target: &Target, max_message: u64) -> u64 {
@@ -876,9 +854,10 @@ impl CompletionEngine {
             self.targets.remove(&id);
             self.shared.targets.lock().retain(|t| t.id != id);
             self.links_per_shard[target.owner.index()] -= 1;
+            self.take_census();
         }
         // What the peer told of itself went with it: a new link starts afresh.
-        if target.set_paused(false, self.shared.clock.now()) {
+        if !cfg!(afflux_mutation = "pause_outlives_link") && target.set_paused(false, self.shared.clock.now()) {
             self.shared.port(target.owner).poke(&target);
         }
         self.command(target.owner, ShardCommand::Detach { target: target.clone(), link, forget });
@@ -903,10 +882,11 @@ impl CompletionEngine {
             return;
         }
         let link = LinkId((u128::from(self.random.bits()) << 64) | u128::from(self.random.bits()));
-        let Dial { slot, ref to, role, .. } = self.dials[at as usize];
+        let Dial { slot, ref to, pull, role, .. } = self.dials[at as usize];
         let to = to.clone();
-        if role.is_some() {
-            let side = CompletionEngine::side_of_subscription();
+        let classic = if pull { Some(SocketType::Push) } else { role.map(|_| SocketType::Sub) };
+        if let Some(socket) = classic {
+            let side = Side::DialAs(socket);
             let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
             self.dials[at as usize].conns[0] = Some(conn);
             return self.actions.push_back(CompletionAction::Dial { conn, to });
@@ -950,8 +930,20 @@ impl CompletionEngine {
             let links = ups.iter().filter(serves).map(|up| up.target.clone()).collect();
             channel.members.push(Member { node: node.clone(), weight: *weight, links });
         }
+        let own = &self.shared.plan;
+        for (name, weight) in &own.channels {
+            let Some(id) = self.names.get(name) else { continue };
+            let channel =
+                routes.channels.entry(name.clone()).or_insert_with(|| Channel { id: *id, members: Vec::new() });
+            let links = self.shared.locals.clone();
+            channel.members.push(Member { node: own.name.clone(), weight: *weight, links });
+        }
+        if !self.shared.locals.is_empty() {
+            routes.nodes.insert(own.name.clone(), self.shared.locals.clone());
+        }
         for up in &ups {
-            if up.native {
+            // A publisher that we subscribe to is nobody to be called.
+            if up.native || (up.dial.is_some() && up.target.dialect == Dialect::Native) {
                 routes.nodes.entry(up.node.clone()).or_default().push(up.target.clone());
             }
         }
@@ -1050,9 +1042,21 @@ impl CompletionEngine {
         let mut commands = Vec::new();
         let end = match reading.as_mut() {
             Some(reader) => reader.read(&mut block, budget, &mut bytes, |item| match item {
-                Item::Record(record) => take_reply(&self.shared, &target, record, now, &mut self.latencies),
+                Item::Record(record) => {
+                    if let Some(took) = answer::take_reply(&self.shared, &target, record, now) {
+                        self.latencies.record(Latency::Request, took);
+                    }
+                }
                 Item::Command(command) => commands.push(command),
-                Item::Malformed(_) | Item::Publication(_) => wrong = Some("not a reply"),
+                // A stock peer's answer of the wrong shape: whoever asked has no better one to wait for.
+                Item::Malformed(Malformed { correlation, reason, .. }) => {
+                    self.shared.counts.malformed.add(1);
+                    if let Some(id) = correlation {
+                        let error = error_record(id, None, ErrorKind::Protocol, 0, reason);
+                        answer::take_reply(&self.shared, &target, error, now);
+                    }
+                }
+                Item::Publication(_) => wrong = Some("not a reply"),
                 Item::Discarded => {}
             }),
             None => Ok(false),
@@ -1094,9 +1098,8 @@ impl CompletionEngine {
                 }
                 let mut frame = Vec::new();
                 command::write_pong(&context, &mut frame);
-                let post = Post::Command { link: up.link, frame: frame.into() };
-                let target = up.target.clone();
-                lanes::post(&self.shared, &target, post);
+                let (target, link) = (up.target.clone(), up.link);
+                self.say(&target, link, frame);
             }
             Command::Pong { context } => {
                 if let Some((own, _)) = context.as_native() {
@@ -1184,7 +1187,7 @@ impl CompletionEngine {
             return self.retire(id, link, "no byte on either lane in time: the peer is dead");
         }
         if !frame.is_empty() {
-            lanes::post(&self.shared, &target, Post::Command { link, frame: frame.into() });
+            self.say(&target, link, frame);
         }
         self.set_timer(next, Timer::Beat(id, link));
     }
@@ -1233,6 +1236,7 @@ impl CompletionEngine {
                 Timer::Redial(at) => self.redial(at),
                 Timer::Beat(id, link) => self.beat(id, link, now),
                 Timer::Contest(link) => self.decide(link),
+                Timer::Raise => self.raise_marks(now),
                 Timer::Tell => {
                     self.telling = false;
                     self.told_epoch = u64::MAX;
@@ -1277,7 +1281,9 @@ impl CompletionEngine {
             if tag & TAG_REPLY != 0 {
                 answer::expired(shared, id, now);
             } else {
-                shared.expire(id, tag, targets.get(&tag_target(tag)), now);
+                let id_of = tag_target(tag);
+                let local = || shared.target(id_of);
+                shared.expire(id, tag, targets.get(&id_of).cloned().or_else(local).as_ref(), now);
             }
         });
     }
@@ -1316,21 +1322,6 @@ impl CompletionEngine {
     }
 }
 
-/// What a link of one lane is made of.
-struct StockUp {
-    target: Arc<Target>,
-    dial: Option<u32>,
-    mode: Mode,
-    minor: u8,
-    carry: Vec<u8>,
-}
-
-/// What a stock peer calls itself, if that can be read.
-fn label_of(peer: &PeerHello) -> Option<Arc<str>> {
-    let text = std::str::from_utf8(&peer.identity).ok()?;
-    (!text.is_empty() && text.chars().all(|c| c.is_ascii_graphic())).then(|| text.into())
-}
-
 /// Feeds a handshake with what came; says how much of it the handshake took.
 fn feed(handshake: &mut Handshake, input: &[u8]) -> Result<usize, crate::wire::error::WireError> {
     let mut used = 0;
@@ -1342,54 +1333,6 @@ fn feed(handshake: &mut Handshake, input: &[u8]) -> Result<usize, crate::wire::e
         }
     }
     Ok(used)
-}
-
-/// A reply or error has arrived: it ends its request, if that has not ended.
-fn take_reply(
-    shared: &Arc<HostShared>,
-    target: &Arc<Target>,
-    record: Record,
-    now: Instant,
-    latencies: &mut LatencySet,
-) {
-    let id = CellId::from_correlation(record.correlation);
-    let tag = TAG_REQUEST | target.id.0;
-    if shared.cells.tag(id) != Some(tag) {
-        shared.counts.late_replies.add(1);
-        return;
-    }
-    let since = shared.cells.since(id);
-    let outcome = match record.kind {
-        Kind::Error => {
-            let body = ErrorBody::parse(&record.payload);
-            let kind = ErrorKind::from_wire(record.channel);
-            let error = Error::remote(kind, body.code, body.sentence).with(|n| n.target = Some(target.label()));
-            Outcome::Failed { error, payload: None }
-        }
-        _ if record.payload.len() <= SMALL_REPLY_MAX => Outcome::Reply(Body::free(record.payload)),
-        _ => match shared.hold.enter(record.payload.len() as u64) {
-            Ok(()) => Outcome::Reply(Body::held(record.payload, &shared.hold)),
-            Err(full) => {
-                shared.counts.reply_hold_refused.add(1);
-                let error = Error::new(ErrorKind::CapacityExceeded, Detail::ReplyHold).with(|n| {
-                    n.target = Some(target.label());
-                    n.lane = Some(Lane::Completion);
-                    (n.requested, n.used, n.limit) =
-                        (Some(record.payload.len() as u64), Some(full.bytes), Some(full.bytes_max));
-                });
-                Outcome::Failed { error, payload: None }
-            }
-        },
-    };
-    if shared.cells.finish_claimed(id, outcome).is_ok() {
-        shared.counts.replies.add(1);
-        if let Some(since) = since {
-            latencies.record(Latency::Request, now.since(since));
-        }
-        shared.leave_slot(target);
-    } else {
-        shared.counts.late_replies.add(1);
-    }
 }
 
 /// What the owner shard needs to know of the peer's clock.

@@ -434,7 +434,9 @@ fn with_producer<R>(
 fn push(shared: &HostShared, producer: &mut Producer<Outgoing>, target: &Target, record: Record) {
     let pushed = producer.push(Outgoing { target: target.id, record });
     assert!(pushed.is_ok(), "a free place was seen, and nobody else pushes to this ring");
-    shared.port(target.owner).wake.wake();
+    if !cfg!(afflux_mutation = "ring_unwoken") {
+        shared.port(target.owner).wake.wake();
+    }
 }
 
 /// Puts an operation into the waiting room and on its way to whoever can end its wait. Its target's

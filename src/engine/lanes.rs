@@ -30,8 +30,27 @@ fn wire_channel(writer: &Writer<u16>, local: u16) -> Option<u16> {
 /// channel on this link.
 #[inline]
 pub fn stage(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
+    if writer.stock {
+        return stage_stock(writer, record, charge);
+    }
     let Some(channel) = wire_channel(writer, record.channel) else { return false };
     let head = |out: &mut Vec<u8>| encode::encode_head(record, channel, out);
+    writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
+    true
+}
+
+/// The same in the form of a stock peer that we dialled. It serves no channels of ours: the route is the
+/// method.
+#[cold]
+fn stage_stock(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
+    if record.channel != ChannelId::NODE.0 || (writer.one_way && record.kind == Kind::Request) {
+        return false;
+    }
+    let (route, len) = (record.method.as_str(), record.payload.len());
+    let head = |out: &mut Vec<u8>| match record.kind {
+        Kind::Request => encode::encode_stock_request(record.correlation, route, len, out),
+        _ => encode::encode_pair_head(route.as_bytes(), len, out),
+    };
     writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
     true
 }
@@ -41,6 +60,10 @@ pub fn stage(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
 pub fn stage_taken(writer: &mut Writer<u16>, head: &Head, taken: Taken<'_>) -> bool {
     let (first, rest, method_len) = match taken {
         Taken::Record(record) => return stage(writer, &record, head.charge),
+        Taken::Bytes { first, rest, method_len } if writer.stock => {
+            let record = head.record(first, rest, method_len);
+            return stage_stock(writer, &record, head.charge);
+        }
         Taken::Bytes { first, rest, method_len } => (first, rest, method_len as u8),
     };
     let Some(channel) = wire_channel(writer, head.channel) else { return false };
@@ -184,7 +207,9 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
             }
         }
         if room {
-            answer::admit_waiting(shared, target);
+            if !cfg!(afflux_mutation = "replies_unadmitted") {
+                answer::admit_waiting(shared, target);
+            }
             if target.held.is_raised() && target.held.lower() {
                 shared.port(target.owner).poke(target);
             }
@@ -216,7 +241,7 @@ fn stage_reply(target: &Target, writer: &mut Writer<()>, record: Record) {
     let charge = record.charge();
     let payload = Body::of(&record.payload);
     match (target.dialect, record.kind) {
-        (Dialect::Native, _) => {
+        (Dialect::Native | Dialect::Local, _) => {
             writer.egress.push((), charge, |out| encode::encode_head(&record, record.channel, out), payload);
         }
         (_, Kind::Error) => {
@@ -247,5 +272,7 @@ fn undeliverable(shared: &HostShared, target: &Target, charge: u64) {
 fn leave_replies(shared: &HostShared, target: &Target, charge: u64) {
     target.replies.leave(charge);
     shared.replies.leave(charge);
-    shared.relieve();
+    if !cfg!(afflux_mutation = "host_replies_unrelieved") {
+        shared.relieve();
+    }
 }

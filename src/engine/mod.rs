@@ -17,6 +17,7 @@ pub mod handle;
 pub mod handler;
 pub mod here;
 pub mod lanes;
+pub mod multicast;
 pub mod publish;
 pub mod seat;
 pub mod shard;

@@ -35,7 +35,7 @@ use crate::base::time::{Instant, whole_millis};
 use crate::base::unit::{FRAME_OVERHEAD, charge};
 use crate::flow::backlog::INLINE_PAYLOAD_MAX;
 use crate::flow::publications::{Amount, DropReason, Drops, Publication, Publications, Pushed};
-use crate::flow::target::{Flushed, Target, Writer};
+use crate::flow::target::{Dialect, Flushed, Target, Writer};
 use crate::pattern::topics::{SubscriberId, Topics};
 use crate::plan::{PublisherPlan, SlowSubscriber};
 use crate::sync::lock::Lock;
@@ -122,8 +122,8 @@ impl Publishing {
     }
 
     /// The queue of a subscriber that has just connected.
-    pub fn queue(&self) -> Publications {
-        Publications::new(self.plan.mark, self.plan.slow)
+    pub fn queue(&self) -> Box<Publications> {
+        Box::new(Publications::new(self.plan.mark, self.plan.slow))
     }
 
     /// Who is to be told of drops.
@@ -558,6 +558,9 @@ pub(super) struct Subscribed<'a> {
 impl<'a> Subscribed<'a> {
     /// `None`: the target is no subscriber.
     pub(super) fn new(shared: &'a Arc<HostShared>, target: &'a Arc<Target>) -> Option<Self> {
+        if target.dialect != Dialect::Subscriber {
+            return None;
+        }
         let (publishing, queue) = (shared.publishing.as_ref()?, target.publications.as_ref()?);
         let budget = shared.plan.turn.write_bytes_per_link as u64;
         Some(Subscribed { shared, publishing, target, queue, budget, more: false, left: None })

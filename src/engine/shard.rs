@@ -46,8 +46,9 @@ use crate::sync::gate::{self, Ticket, Waited};
 use crate::sync::ring::{Batch, Consumer};
 use crate::sync::task::TaskKey;
 use crate::wire::command::{Command, write_pong};
-use crate::wire::decode::{Decoder, Item, reread};
+use crate::wire::decode::{Decoder, Item, Mode, reread};
 use crate::wire::header::Header;
+use crate::wire::stock::reread_ours;
 
 /// After the loss of a link, how much of what its peer had sent is still read, and for how long: what
 /// lies in the kernel's buffers, and one record that is under way.
@@ -106,6 +107,12 @@ struct Conn {
     decoded: u64,
     last_byte: Instant,
     ending: Option<Ending>,
+    /// A peer that we dialled and that only answers: the completion thread reads.
+    answers: bool,
+    /// One that does not even answer.
+    one_way: bool,
+    /// A command to be written at the next boundary.
+    say: Vec<u8>,
 }
 
 /// The pair is lost; what the peer sent before that is read to its end, within bounds.
@@ -130,6 +137,9 @@ struct Link {
     /// A detach that found the write baton taken.
     detaching: Option<Detaching>,
     origin: Origin,
+    /// Records at the head of the queue that came over links before the present one: their answers have
+    /// nowhere to go, for the peer may be another that only has the name.
+    stale: usize,
     /// Drawn from the host's oversize budget for the record that is larger than the mark.
     drawn: u64,
     /// Why its head may not be claimed now.
@@ -212,7 +222,8 @@ impl ShardEngine {
             seats.push(make(shard.index(), seat));
             seat
         });
-        ShardEngine {
+        let local = shared.locals.get(shard.index()).cloned();
+        let mut engine = ShardEngine {
             core: Core::new(shared, shard),
             seats,
             names: plan.channels.iter().map(|(name, _)| name.clone()).collect(),
@@ -238,7 +249,11 @@ impl ShardEngine {
             delivered: 0,
             same_age: (Duration::ZERO, 0),
             last_target: None,
+        };
+        if let Some(local) = local {
+            engine.adopt(local);
         }
+        engine
     }
 
     /// The host.
@@ -260,13 +275,14 @@ impl ShardEngine {
         if readable
             && let Some(conn) = &mut link.conn
             && !conn.readable
+            && !conn.answers
         {
             conn.readable = true;
             self.readable.push_back(key.index);
         }
         if writable {
             link.writable = true;
-            if link.target.dialect != Dialect::Native {
+            if !matches!(link.target.dialect, Dialect::Native | Dialect::Local) {
                 lanes::drive_completion(self.core.shared(), &link.target);
             }
             self.soil(key.index);
@@ -339,6 +355,15 @@ impl ShardEngine {
                         self.detach(index, Detaching { link, forget });
                     }
                 }
+                ShardCommand::Say { target, link, frame } => {
+                    if let Some(&index) = self.by_target.get(&target.id)
+                        && let Some(conn) = self.link(index).and_then(|l| l.conn.as_mut()).filter(|c| c.link == link)
+                    {
+                        // Latest wins: signs of life are no history.
+                        conn.say = frame;
+                        self.soil(index);
+                    }
+                }
                 ShardCommand::Histograms(reply) => {
                     // The asker may have given up waiting.
                     let _ = reply.try_send(self.latencies.swap(LatencySet::new()));
@@ -361,8 +386,11 @@ impl ShardEngine {
         };
         let generation = self.generations[index as usize];
         self.by_target.insert(target.id, index);
+        // Of a local one the send mark is the bound.
+        let local = target.dialect == Dialect::Local;
+        let receive_mark = if local { 0 } else { self.core.shared().receive_mark.get() };
         self.links[index as usize] = Some(Box::new(Link {
-            origin: Origin::new(self.core.shared().plan.receive_mark),
+            origin: Origin::new(receive_mark),
             waiters: Waiters::new(self.core.shared().plan.room.per_target_ops as usize),
             peer: Peer::new(target.clone()),
             target,
@@ -372,6 +400,7 @@ impl ShardEngine {
             writable: true,
             dirty: false,
             detaching: None,
+            stale: 0,
             drawn: 0,
             held: None,
             ticketed_at: Instant(0),
@@ -396,16 +425,20 @@ impl ShardEngine {
         let now = self.core.now;
         let max = self.core.shared().plan.max_message;
         if let Some(link) = self.link(index) {
+            link.stale = link.origin.len();
             link.conn = Some(Conn {
                 link: attach.link,
                 transport: attach.transport,
                 decoder: Decoder::new(attach.mode, max),
                 carry: attach.carry,
-                readable: true,
+                readable: attach.mode != Mode::StockAnswering,
                 channels: Some(attach.channels),
                 decoded: 0,
                 last_byte: now,
                 ending: None,
+                answers: attach.mode == Mode::StockAnswering,
+                one_way: attach.one_way,
+                say: Vec::new(),
             });
         }
         self.actions.push_back(ShardAction::Watch { link: key, transport });
@@ -415,6 +448,11 @@ impl ShardEngine {
 
     fn detach(&mut self, index: u32, detaching: Detaching) {
         let shared = self.core.shared().clone();
+        let Some(link) = self.links[index as usize].as_deref_mut() else { return };
+        if link.conn.as_ref().is_some_and(|conn| conn.answers && conn.link <= detaching.link) {
+            // Nothing of it is read here.
+            self.end_connection(index);
+        }
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         if let Some(conn) = &mut link.conn
             && conn.link <= detaching.link
@@ -435,6 +473,7 @@ impl ShardEngine {
         link.detaching = None;
         let target = link.target.clone();
         (writer.transport, writer.link) = (None, 0);
+        let stock = std::mem::take(&mut writer.stock);
         let detached = writer.egress.detach();
         let told = target.decoded_by_peer.get();
         target.in_doubt_on_detach.add(writer.written.saturating_sub(told));
@@ -445,7 +484,7 @@ impl ShardEngine {
             target.lost_on_detach.add(1);
         }
         if !detached.unbegun.is_empty() {
-            requeue(&mut self.chunks, &mut link.outbox, detached.unbegun);
+            requeue(&mut self.chunks, &mut link.outbox, detached.unbegun, stock);
         }
         shared.end_requests(&target, Detail::LinkLost);
         if detaching.forget {
@@ -459,7 +498,9 @@ impl ShardEngine {
             }
         } else {
             // What was begun and lost left room for those who wait.
-            self.admit_waiters(index);
+            if !cfg!(afflux_mutation = "detach_admits_nobody") {
+                self.admit_waiters(index);
+            }
             self.soil(index);
         }
         self.reap(index);
@@ -565,6 +606,15 @@ impl ShardEngine {
                 self.lose_record(id, &record);
             });
         }
+        if target.dialect == Dialect::Local {
+            let mut records = 0;
+            for record in run {
+                let charge = record.charge();
+                link.origin.offer(&mut self.chunks, record, charge, self.core.now);
+                records += 1;
+            }
+            return self.offered(index, records);
+        }
         let shared = self.core.shared();
         if link.outbox.is_empty()
             && link.writable
@@ -642,8 +692,16 @@ impl ShardEngine {
             self.admit_waiters(index);
         }
         if self.core.shared().port(self.core.shard).look_again.lower() {
+            let receive_mark = self.core.shared().receive_mark.get();
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
+                if let Some(link) = self.link(index)
+                    && link.target.dialect != Dialect::Local
+                    && link.origin.mark() != receive_mark
+                {
+                    // Whoever is parked is looked at below, whichever way it moved.
+                    let _ = link.origin.set_mark(receive_mark);
+                }
                 self.unpark(index);
                 self.admit_replies(index);
             }
@@ -684,7 +742,8 @@ impl ShardEngine {
         let shared = self.core.shared().clone();
         let Some(link) = self.links[index as usize].as_deref_mut() else { return };
         let target = link.target.clone();
-        let mut admitted = false;
+        let local = target.dialect == Dialect::Local;
+        let mut admitted = 0;
         loop {
             // Those whose time was up, or that were cancelled, are waiters no more.
             let pruned = Pruned::new(&shared);
@@ -728,8 +787,12 @@ impl ShardEngine {
                     if request {
                         op.record.correlation = id.correlation();
                     }
-                    link.outbox.push(&mut self.chunks, op.record, charge, 0);
-                    admitted = true;
+                    if local {
+                        link.origin.offer(&mut self.chunks, op.record, charge, self.core.now);
+                    } else {
+                        link.outbox.push(&mut self.chunks, op.record, charge, 0);
+                    }
+                    admitted += 1;
                 }
                 None => {
                     let _ = target.mark.release(charge);
@@ -739,7 +802,9 @@ impl ShardEngine {
                 }
             }
         }
-        if admitted {
+        if local {
+            self.offered(index, admitted);
+        } else if admitted > 0 {
             self.soil(index);
         }
     }
@@ -808,18 +873,23 @@ impl ShardEngine {
         let outcome = self.read_into(index, &mut block, &mut offered);
         self.block = block;
         // Whatever ended the reading: what came before it is whole, and is claimed.
-        if offered > 0 {
-            self.core.shared().counts.received.add(u64::from(offered));
-            self.unclaimed += u64::from(offered);
-            self.core.shared().port(self.core.shard).unclaimed.set(self.unclaimed);
-            self.ingress.offered(OriginKey(index), offered, self.core.now);
-        }
+        self.offered(index, offered);
         match outcome {
             Ok(more) => more,
             Err(reason) => {
                 self.lose(index, reason);
                 false
             }
+        }
+    }
+
+    /// So many records came into a link's queue.
+    fn offered(&mut self, index: u32, records: u32) {
+        if records > 0 {
+            self.core.shared().counts.received.add(u64::from(records));
+            self.unclaimed += u64::from(records);
+            self.core.shared().port(self.core.shard).unclaimed.set(self.unclaimed);
+            self.ingress.offered(OriginKey(index), records, self.core.now);
         }
     }
 
@@ -982,10 +1052,16 @@ impl ShardEngine {
                 shared.oversize.leave(std::mem::take(&mut link.drawn));
                 shared.relieve();
             }
+            let at = if link.stale > 0 && !cfg!(afflux_mutation = "reply_crosses_links") { 0 } else { at };
+            link.stale = link.stale.saturating_sub(1);
             records += 1;
             resume |= claimed.resume;
             self.unclaimed -= 1;
-            let Popped { record, stamp, .. } = &mut claimed.popped;
+            let Popped { record, stamp, charge } = &mut claimed.popped;
+            if peer.dialect == Dialect::Local {
+                // Its send queue was its receive queue.
+                let _ = peer.mark.release(*charge);
+            }
             self.core.own(record.charge());
             self.aged(now.since(Instant(*stamp)));
             self.dispatch(shared, &peer, at, record);
@@ -997,13 +1073,16 @@ impl ShardEngine {
         if resume {
             self.unpark(index);
         }
+        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 {
+            self.admit_waiters(index);
+        }
         self.reap(index);
     }
 
     /// The link of a queue that has room again is read again.
     fn unpark(&mut self, index: u32) {
         let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-        if link.target.parked.lower() && link.conn.is_some() {
+        if link.target.parked.lower() && link.conn.is_some() && !cfg!(afflux_mutation = "unparked_unread") {
             self.readable.push_back(index);
         }
     }
@@ -1073,12 +1152,20 @@ impl ShardEngine {
                 }
                 None
             }
-            (_, Dialect::Native) if record.channel == ChannelId::NODE.0 => self.node_seat.or_else(|| {
-                self.no_handler(target, link, record, "this node has no handler of its own");
+            (kind, Dialect::Local) if is_cancelled(shared, kind, record.correlation) => {
+                target.discarded.add(1);
                 None
-            }),
-            (_, Dialect::Native) if (record.channel as usize) < self.names.len() => Some(record.channel),
-            (_, Dialect::Native) => {
+            }
+            (_, Dialect::Native | Dialect::Local) if record.channel == ChannelId::NODE.0 => {
+                self.node_seat.or_else(|| {
+                    self.no_handler(target, link, record, "this node has no handler of its own");
+                    None
+                })
+            }
+            (_, Dialect::Native | Dialect::Local) if (record.channel as usize) < self.names.len() => {
+                Some(record.channel)
+            }
+            (_, Dialect::Native | Dialect::Local) => {
                 self.no_handler(target, link, record, "unknown channel number");
                 None
             }
@@ -1111,7 +1198,9 @@ impl ShardEngine {
             }
             None => {
                 self.core.disown(charge);
-                self.give_back(1);
+                if !cfg!(afflux_mutation = "permit_kept_unhandled") {
+                    self.give_back(1);
+                }
             }
         }
     }
@@ -1230,7 +1319,7 @@ impl ShardEngine {
             return false;
         }
         let target = link.target.clone();
-        if target.publications.is_some() {
+        if target.dialect == Dialect::Subscriber {
             lanes::drive_publications(&shared, &target);
             return false;
         }
@@ -1248,10 +1337,16 @@ impl ShardEngine {
         if let Some(conn) = &mut link.conn
             && conn.ending.is_none()
             && target.dialect == Dialect::Native
-            && let Some(channels) = conn.channels.take()
         {
-            writer.transport = Some(conn.transport.clone());
-            (writer.link, writer.channels, writer.written) = (conn.link, channels, 0);
+            if let Some(channels) = conn.channels.take() {
+                writer.transport = Some(conn.transport.clone());
+                (writer.link, writer.channels, writer.written) = (conn.link, channels, 0);
+                (writer.stock, writer.one_way) = (conn.answers, conn.one_way);
+            }
+            if !conn.say.is_empty() {
+                // Refused: too many wait, and the next sign of life will do.
+                let _said = writer.egress.push_raw(&std::mem::take(&mut conn.say));
+            }
         }
         if writer.transport.is_none() {
             lanes::let_go(&shared, &target, writer);
@@ -1353,9 +1448,10 @@ fn refuse_unserved(shared: &HostShared, target: &Arc<Target>, head: &Head) {
 }
 
 /// Puts records of which nothing was written in front of those that waited behind them.
-fn requeue(chunks: &mut ChunkPool, outbox: &mut Backlog, unbegun: Vec<Unbegun<u16>>) {
+fn requeue(chunks: &mut ChunkPool, outbox: &mut Backlog, unbegun: Vec<Unbegun<u16>>, stock: bool) {
     let mut behind = std::mem::take(outbox);
     for staged in unbegun {
+        let reread = if stock { reread_ours } else { reread };
         if let Some(mut record) = reread(&staged.bytes, staged.large) {
             record.channel = staged.keep;
             outbox.push(chunks, record, staged.charge, 0);
@@ -1595,10 +1691,10 @@ fn release_permits(shared: &HostShared, shard: ShardId, n: u32, now: Instant) {
 
 #[cold]
 fn tell(shared: &HostShared, outcome: gate::Outcome) {
-    for shard in outcome.wake.iter() {
+    for shard in outcome.wake.iter().filter(|_| !cfg!(afflux_mutation = "grant_unwoken")) {
         shared.port(shard).wake.wake();
     }
-    if outcome.crossed.is_some() {
+    if outcome.crossed.is_some() && !cfg!(afflux_mutation = "crossing_untold") {
         shared.completion.wake.wake();
     }
 }

@@ -14,7 +14,7 @@ use crate::base::error::{Detail, Error, ErrorKind, Stage};
 use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
 use crate::base::time::{Clock, Instant};
-use crate::flow::target::Target;
+use crate::flow::target::{Dialect, Target, TargetSpec};
 use crate::pattern::route::{Address, Routes};
 use crate::plan::HostPlan;
 use crate::sync::cell::{CellList, CellPool, CellState};
@@ -290,6 +290,12 @@ pub struct HostShared {
     pub owned: Level,
     /// What receive queues hold above their marks to take one larger record each.
     pub oversize: Room,
+    /// The mark of receive queues that have none of their own, as of the last census; 0 = unlimited.
+    pub receive_mark: Gauge,
+    /// What the marks of the present links are a division of, in bytes.
+    pub budget: Gauge,
+    /// The least marks of the present links need more than the budget.
+    pub insufficient: Latch,
     /// Replies to all peers that they have not taken.
     pub replies: Room,
     /// What names stand for.
@@ -310,12 +316,14 @@ pub struct HostShared {
     pub ready_wakers: Lock<Vec<Waker>>,
     /// Panics of handlers that were not logged yet.
     pub panics: Lock<Vec<(ShardId, String)>>,
-    /// All targets that are not gone, for status.
+    /// All links that are not gone, for status.
     pub targets: Lock<Vec<Arc<Target>>>,
     /// What this host publishes; `None`: it does not.
     pub publishing: Option<Publishing>,
     /// What this host subscribes to.
     pub subscribing: Subscribing,
+    /// This host as a target of its own calls, one per shard; none if it serves no channel.
+    pub locals: Vec<Arc<Target>>,
 }
 
 /// The receiving ends of one shard's port.
@@ -346,6 +354,9 @@ pub const TAG_REPLY: u64 = 1 << 62;
 
 /// In place of the target's id: nobody knows yet who serves the channel.
 pub const TAG_FINDING: u64 = (1 << 62) - 1;
+
+/// From here on, by shard: the ids of the targets that stand for this host itself.
+const LOCAL_IDS: u64 = 1 << 61;
 
 /// The target of a cell's tag.
 pub fn tag_target(tag: u64) -> TargetId {
@@ -389,7 +400,9 @@ impl HostShared {
             .collect();
         let (commands, completion_receiver) = bounded(plan.places().commands as usize);
         let room = &plan.room;
+        let serving = if plan.channels.is_empty() { 0 } else { plan.shards };
         let shared = HostShared {
+            locals: (0..serving).map(|shard| Arc::new(local(&plan, ShardId(shard)))).collect(),
             gate: PermitGate::new(GateConfig {
                 limit: plan.jobs.limit,
                 shards: plan.shards,
@@ -402,6 +415,9 @@ impl HostShared {
             slots: Room::new(plan.request_slots, u64::MAX),
             hold: Arc::new(Room::new(u32::MAX, plan.reply.hold)),
             owned: Level::default(),
+            receive_mark: Gauge::new(plan.receive_mark),
+            budget: Gauge::new(plan.hwm.budget),
+            insufficient: Latch::new(),
             replies: Room::new(u32::MAX, plan.reply.host),
             routes: Published::new(Arc::new(Routes::default())),
             shards: ports,
@@ -428,6 +444,14 @@ impl HostShared {
             0 => Life::Serving,
             1 => Life::Draining,
             _ => Life::Stopped,
+        }
+    }
+
+    /// A target of this host, by its id.
+    pub fn target(&self, id: TargetId) -> Option<Arc<Target>> {
+        match id.0.checked_sub(LOCAL_IDS) {
+            Some(shard) => self.locals.get(shard as usize).cloned(),
+            None => self.targets.lock().iter().find(|target| target.id == id).cloned(),
         }
     }
 
@@ -508,7 +532,9 @@ impl HostShared {
         if target.mark.waiters() > 0 {
             self.port(target.owner).poke(target);
         }
-        self.relieve();
+        if !cfg!(afflux_mutation = "slot_unrelieved") {
+            self.relieve();
+        }
     }
 
     /// Lets every shard look again, if anybody ran into a host-wide bound. Called by whoever made room.
@@ -550,7 +576,7 @@ impl HostShared {
         let targets = self.targets.lock();
         idle && self.slots.ops() == 0
             && self.room.ops() == 0
-            && targets.iter().all(|t| !t.is_up() || (t.mark.bytes() == 0 && t.replies.bytes() == 0))
+            && targets.iter().chain(&self.locals).all(|t| !t.is_up() || (t.mark.bytes() == 0 && t.replies.bytes() == 0))
             && self.publishing.as_ref().is_none_or(|p| {
                 let now = self.clock.now();
                 targets.iter().all(|t| p.is_quiet(t, now))
@@ -565,10 +591,9 @@ impl HostShared {
                 live.push((id, tag));
             }
         });
-        let targets = self.targets.lock().clone();
         for (id, tag) in live {
-            let target = targets.iter().find(|t| t.id == tag_target(tag));
-            self.fail(id, tag, target, kind, Detail::None);
+            let target = self.target(tag_target(tag));
+            self.fail(id, tag, target.as_ref(), kind, Detail::None);
         }
     }
 
@@ -579,8 +604,7 @@ impl HostShared {
             return;
         }
         self.cells.prune(&port.inbox, |entry| {
-            let id = tag_target(entry.tag);
-            if let Some(target) = self.targets.lock().iter().find(|t| t.id == id) {
+            if let Some(target) = self.target(tag_target(entry.tag)) {
                 target.mark.forget_waiter();
             }
         });
@@ -697,8 +721,7 @@ impl HostShared {
         if whose.1.is_none()
             && let Some(tag) = self.cells.tag(id)
         {
-            let target = self.targets.lock().iter().find(|t| t.id == tag_target(tag)).cloned();
-            *whose = (tag, target);
+            *whose = (tag, self.target(tag_target(tag)));
         }
     }
 
@@ -714,11 +737,32 @@ impl HostShared {
         if was_waiting {
             let port = self.port(target.owner);
             self.prune_inbox(port);
-            port.poke(target);
+            if !cfg!(afflux_mutation = "waiter_end_untold") {
+                port.poke(target);
+            }
         } else if tag & TAG_REQUEST != 0 {
             self.leave_slot(target);
         }
     }
+}
+
+/// This host as a target whose queue is kept by `shard`.
+fn local(plan: &HostPlan, shard: ShardId) -> Target {
+    let target = Target::new(TargetSpec {
+        id: TargetId(LOCAL_IDS + u64::from(shard.0)),
+        owner: shard,
+        dialled: false,
+        dialect: Dialect::Local,
+        label: plan.name.clone(),
+        send_mark: plan.send_mark,
+        waiting_ops: plan.room.per_target_ops,
+        waiting_bytes: plan.room.per_target_bytes,
+        requests: plan.requests_per_peer,
+        reply_bytes: plan.reply.per_peer,
+        publications: None,
+    });
+    target.link.set(1);
+    target
 }
 
 /// An error record: small, so that it can always be admitted.

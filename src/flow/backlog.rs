@@ -120,6 +120,25 @@ impl Head {
     }
 }
 
+impl Head {
+    /// The record of this head, from what was taken.
+    pub fn record(&self, first: &[u8], rest: &[u8], method_len: usize) -> Record {
+        let bytes = [first, rest].concat();
+        let (method, payload) = bytes.split_at(method_len);
+        let mut record = Record {
+            kind: self.kind,
+            depth: self.depth,
+            channel: self.channel,
+            correlation: self.correlation,
+            expiry_ms: self.expiry_ms,
+            payload: Bytes::copy_from_slice(payload),
+            ..Record::empty()
+        };
+        record.method.set_bytes(method);
+        record
+    }
+}
+
 /// How a record lies in its entry.
 #[derive(Clone, Copy)]
 struct Shape {

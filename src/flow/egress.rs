@@ -271,6 +271,7 @@ impl<R> Egress<R> {
         let mut cursor = gone.staging.start();
         let mut begun = None;
         if gone.front_written > 0
+            && !cfg!(afflux_mutation = "egress_resends_begun")
             && let Some(front) = gone.entries.pop_front()
         {
             gone.staging.copy(&mut cursor, front.staged.saturating_sub(gone.front_written));

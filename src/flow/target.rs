@@ -41,6 +41,10 @@ pub struct Writer<R> {
     pub transport: Option<Arc<dyn Transport>>,
     /// The attach that `transport` belongs to; 0 while down.
     pub link: u64,
+    /// A stock peer that we dialled: records go out in its form.
+    pub stock: bool,
+    /// It takes no requests.
+    pub one_way: bool,
     /// What was begun or staged.
     pub egress: Egress<R>,
     /// Local channel number to the peer's number on this link; `NO_CHANNEL` where it serves none.
@@ -67,7 +71,16 @@ pub enum Flushed {
 
 impl<R> Writer<R> {
     fn new() -> Self {
-        Writer { transport: None, link: 0, egress: Egress::new(), channels: Vec::new(), written: 0, written_ever: 0 }
+        Writer {
+            transport: None,
+            link: 0,
+            stock: false,
+            one_way: false,
+            egress: Egress::new(),
+            channels: Vec::new(),
+            written: 0,
+            written_ever: 0,
+        }
     }
 
     /// The peer's number for a local channel.
@@ -181,6 +194,9 @@ pub enum Dialect {
     Subscriber,
     /// A peer of one lane whose publications go to this seat.
     Publisher(u16),
+    /// This host itself: the same admission, and no connection. What is accepted goes straight to its
+    /// owner's receive queue, which the send mark bounds; an answer ends its request where it is made.
+    Local,
 }
 
 /// What is fixed when a target is made.
@@ -207,7 +223,7 @@ pub struct TargetSpec {
     /// Bytes of replies to it at most.
     pub reply_bytes: u64,
     /// Of a subscriber: the queue of what it has not taken.
-    pub publications: Option<Publications>,
+    pub publications: Option<Box<Publications>>,
 }
 
 /// One link to a peer.
@@ -262,7 +278,7 @@ pub struct Target {
     /// The largest payload that the peer takes.
     pub max_message: Gauge,
     /// Of a subscriber: what was published for it, on its way to the completion lane.
-    pub publications: Option<Publications>,
+    pub publications: Option<Box<Publications>>,
     /// Records accepted for this target, less those that gave up before they were sent.
     pub accepted: Gauge,
     /// Records written whole, over all attaches.

@@ -8,6 +8,7 @@ use crate::base::error::SendError;
 use crate::base::record::{Kind, Method};
 use crate::engine::call::{Lineage, Op, Origin, RequestOp, SendOp};
 use crate::engine::handle::{Handle, Order};
+use crate::engine::multicast::MulticastOp;
 use crate::engine::shared::{Class, HostShared};
 use crate::pattern::route::Address;
 
@@ -85,6 +86,15 @@ impl Channel {
     pub fn request(&self, method: &str, payload: impl Into<Bytes>) -> RequestOp<'_> {
         let timeout = self.handle.shared().plan.request_timeout;
         Op::new(Origin::Borrowed(&self.handle), self.slot, method, payload.into(), timeout, Lineage::default())
+    }
+
+    /// A one-way send to every member of the channel that is reachable when it starts, this host included if it
+    /// serves it: an ordinary send each, under a ceiling of its own (the node's send timeout, or
+    /// [`MulticastOp::timeout`]), so a slow member holds nobody else. No member is a success. On a handle for
+    /// a node it is one send.
+    pub fn multicast(&self, method: &str, payload: impl Into<Bytes>) -> MulticastOp<'_> {
+        let timeout = self.handle.shared().plan.send_timeout;
+        MulticastOp::new(&self.handle, self.address.clone(), method, payload.into(), timeout)
     }
 
     /// Admits a one-way record now or gives it back. Never waits and never overtakes an operation

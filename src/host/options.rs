@@ -9,7 +9,7 @@ use super::Roles;
 use super::pubsub::{PublisherOptions, SubscriberOption};
 use crate::base::error::Violation;
 use crate::base::unit::ByteSize;
-use crate::plan::{Hwm, HwmProfile, JobQueueProfile, Level, MAX_MESSAGE, Pinning};
+use crate::plan::{Credentials, Hwm, HwmProfile, JobQueueProfile, Level, MAX_MESSAGE, Pinning};
 
 /// Which shards there are and where they run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -47,6 +47,7 @@ pub(crate) struct ConnectOption {
     pub(crate) addr: String,
     pub(crate) name: Option<String>,
     pub(crate) links: u64,
+    pub(crate) pull: bool,
 }
 
 /// Everything a user stated, unjudged. `None`: not stated, follows from other values.
@@ -55,6 +56,7 @@ pub struct HostOptions {
     pub(crate) name: String,
     pub(crate) listen: Vec<String>,
     pub(crate) connects: Vec<ConnectOption>,
+    pub(crate) plain: Option<Credentials>,
     pub(crate) channels: Vec<(String, u64)>,
     pub(crate) publisher: Option<PublisherOptions>,
     pub(crate) subscribers: Vec<SubscriberOption>,
@@ -108,6 +110,7 @@ impl HostOptions {
             name: name.into(),
             listen: Vec::new(),
             connects: Vec::new(),
+            plain: None,
             channels: Vec::new(),
             publisher: None,
             subscribers: Vec::new(),
@@ -189,7 +192,7 @@ impl HostBuilder {
     /// be called several times. [`named`](Self::named) and [`links`](Self::links) speak of the connect
     /// before them. The same address twice is refused: `links` is what you want.
     pub fn connect(mut self, addr: impl Into<String>) -> Self {
-        self.options.connects.push(ConnectOption { addr: addr.into(), name: None, links: 1 });
+        self.options.connects.push(ConnectOption { addr: addr.into(), name: None, links: 1, pull: false });
         self
     }
 
@@ -199,6 +202,21 @@ impl HostBuilder {
     pub fn named(self, node: impl Into<String>) -> Self {
         let node = node.into();
         self.on_connect("named", &node.clone(), |connect| connect.name = Some(node))
+    }
+
+    /// A stock ZeroMQ PULL socket listens at the address of the connect before: it is dialled as PUSH and takes
+    /// one-way messages (route and payload), addressed to the node that [`named`](Self::named) calls
+    /// it, or to its address. A stock ROUTER or REP needs no word: it is recognised by its handshake.
+    pub fn pull(self) -> Self {
+        self.on_connect("pull", &"a stock socket", |connect| connect.pull = true)
+    }
+
+    /// Every connection, dialled and accepted, is recognised by user name and password (ZMTP PLAIN). They travel in
+    /// clear text: for loopback and tunnels only. Each at most 255 bytes. Default: nobody is asked.
+    pub fn plain(mut self, user: impl Into<Vec<u8>>, password: impl Into<Vec<u8>>) -> Self {
+        let (user, password) = (user.into().into(), password.into().into());
+        self.options.plain = Some(Credentials { user, password });
+        self
     }
 
     /// Pairs of connections of the connect before, 1..=64, default 1. Each is handled by one shard in

@@ -165,7 +165,18 @@ fn peers(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
         if plan.connects.iter().any(|other| other.addr == addr && addr != Endpoint::Name("".into(), 0)) {
             rules.refuse("connect", &connect.addr, "each address once; links(n) makes more links to it");
         }
-        plan.connects.push(ConnectPlan { addr, name, links });
+        if connect.pull && links != 1 {
+            rules.refuse("links", links, "1 to a PULL socket, which takes from each connection alike");
+        }
+        plan.connects.push(ConnectPlan { addr, name, links, pull: connect.pull });
+    }
+    if let Some(credentials) = &options.plain {
+        for (what, bytes) in [("user", &credentials.user), ("password", &credentials.password)] {
+            if bytes.len() > 255 {
+                rules.refuse("plain", format!("a {what} of {} bytes", bytes.len()), "at most 255 bytes");
+            }
+        }
+        plan.credentials = Some(credentials.clone());
     }
     for (i, (name, weight)) in options.channels.iter().enumerate() {
         rules.name("channel", name);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::pubsub::PublisherStatus;
 use crate::base::unit::grouped;
 use crate::engine::shared::HostShared;
+use crate::flow::target::Target;
 use crate::runtime::boot::Running;
 use crate::sync::gate::{GateSnapshot, Pressure};
 
@@ -23,7 +24,7 @@ pub struct LinkStatus {
     pub up: bool,
     /// Bytes in the send queue.
     pub queued_bytes: u64,
-    /// Its mark; 0 = unlimited.
+    /// Its mark now; 0 = unlimited. An automatic one falls when links come and rises when they have gone.
     pub send_mark: u64,
     /// Operations that wait for room.
     pub waiting: u32,
@@ -72,6 +73,15 @@ pub struct HostStatus {
     pub permits: GateSnapshot,
     /// Links, those that are down included.
     pub links: Vec<LinkStatus>,
+    /// This host as a target of its own calls: one queue per shard, of which the send mark bounds both
+    /// halves. None if it serves no channel.
+    pub local: Vec<LinkStatus>,
+    /// The mark of every link's receive queue now; 0 = unlimited.
+    pub receive_mark: u64,
+    /// What automatic marks are a division of, in bytes.
+    pub budget: u64,
+    /// The links there are need more than the budget for their least marks, and have them all the same.
+    pub budget_insufficient: bool,
     /// Shards.
     pub shards: Vec<ShardStatus>,
     /// What is published and who subscribed; `None`: this host has no publisher.
@@ -143,25 +153,21 @@ impl HostStatus {
     pub(crate) fn of(running: &Running) -> Self {
         let shared = &running.shared;
         let now = shared.clock.now();
-        let links = shared
-            .targets
-            .lock()
-            .iter()
-            .map(|t| LinkStatus {
-                peer: t.label(),
-                shard: t.owner.index(),
-                up: t.is_up(),
-                queued_bytes: t.mark.bytes(),
-                send_mark: t.mark.limit(),
-                waiting: t.waiting.ops(),
-                in_flight: t.in_flight.ops(),
-                reply_bytes: t.replies.bytes(),
-                paused_for: t.paused_for(now),
-                written: t.written.get(),
-                lost_on_detach: t.lost_on_detach.get(),
-                in_doubt_on_detach: t.in_doubt_on_detach.get(),
-            })
-            .collect();
+        let queue = |t: &Arc<Target>| LinkStatus {
+            peer: t.label(),
+            shard: t.owner.index(),
+            up: t.is_up(),
+            queued_bytes: t.mark.bytes(),
+            send_mark: t.mark.limit(),
+            waiting: t.waiting.ops(),
+            in_flight: t.in_flight.ops(),
+            reply_bytes: t.replies.bytes(),
+            paused_for: t.paused_for(now),
+            written: t.written.get(),
+            lost_on_detach: t.lost_on_detach.get(),
+            in_doubt_on_detach: t.in_doubt_on_detach.get(),
+        };
+        let links = shared.targets.lock().iter().map(queue).collect();
         let shards = shared
             .shards
             .iter()
@@ -181,6 +187,10 @@ impl HostStatus {
         HostStatus {
             permits: shared.gate.snapshot(now),
             links,
+            local: shared.locals.iter().map(queue).collect(),
+            receive_mark: shared.receive_mark.get(),
+            budget: shared.budget.get(),
+            budget_insufficient: shared.insufficient.is_raised(),
             shards,
             publisher: PublisherStatus::of(shared),
             completion_wakes: shared.completion.wake.wakes(),
@@ -250,10 +260,10 @@ pub struct PeerAccount {
 
 impl Account {
     pub(crate) fn of(shared: &HostShared) -> Self {
-        let peers = shared
-            .targets
-            .lock()
+        let targets = shared.targets.lock();
+        let peers = targets
             .iter()
+            .chain(&shared.locals)
             .map(|t| PeerAccount {
                 peer: t.label(),
                 queued_bytes: t.mark.bytes(),

@@ -49,13 +49,15 @@ pub enum Address {
     Channel(Arc<str>),
     /// The node of that name, and no other.
     Node(Arc<str>),
+    /// That channel at that node, and at no other: one send of a multicast.
+    Member(Arc<str>, Arc<str>),
 }
 
 impl Address {
     /// The name without its sort.
     pub fn name(&self) -> &Arc<str> {
         match self {
-            Address::Channel(name) | Address::Node(name) => name,
+            Address::Channel(name) | Address::Node(name) | Address::Member(_, name) => name,
         }
     }
 }
@@ -153,18 +155,26 @@ impl Routes {
                     }
                 }
             }
-            Address::Node(name) => {
-                match self.nodes.get(name) {
-                    Some(links) if !links.is_empty() => {
+            Address::Member(channel, node) => {
+                let Some(channel) = self.channels.get(channel) else { return self.unknown(channel) };
+                match channel.members.iter().find(|member| member.node == *node) {
+                    Some(member) if !member.links.is_empty() => {
                         rotation.fit(1);
-                        Ok(Found::Target(rotation.next_link(0, links), ChannelId::NODE))
+                        Ok(Found::Target(rotation.next_link(0, &member.links), channel.id))
                     }
-                    // It was here and is away.
-                    Some(_) => Err(Error::new(ErrorKind::Unavailable, Detail::NotConnected)
-                        .with(|n| n.target = Some(name.clone()))),
-                    None => self.unknown(name),
+                    Some(_) => Err(away(node)),
+                    None => self.unknown(node),
                 }
             }
+            Address::Node(name) => match self.nodes.get(name) {
+                Some(links) if !links.is_empty() => {
+                    rotation.fit(1);
+                    Ok(Found::Target(rotation.next_link(0, links), ChannelId::NODE))
+                }
+                // It was here and is away.
+                Some(_) => Err(away(name)),
+                None => self.unknown(name),
+            },
         }
     }
 
@@ -175,4 +185,8 @@ impl Routes {
             Ok(Found::NotYet)
         }
     }
+}
+
+fn away(name: &Arc<str>) -> Error {
+    Error::new(ErrorKind::Unavailable, Detail::NotConnected).with(|n| n.target = Some(name.clone()))
 }

@@ -121,6 +121,9 @@ pub struct HostPlan {
     /// Pairs of connections at one time, dialled and accepted; a peer with four links counts four.
     /// Default 10,000.
     pub peers_max: u32,
+    /// How peers are recognised: by PLAIN credentials on every connection, dialled and accepted, or not at all.
+    /// Default: not at all.
+    pub credentials: Option<Credentials>,
     /// Connections in their handshake at one time. Default 256; accepts above it are closed.
     pub handshakes_max: u32,
     /// From the first byte until both lanes are ready. Default 5 s.
@@ -203,6 +206,7 @@ impl HostPlan {
             caller_rings: 128,
             ring_slots: sizing::CALLER_RING_SLOTS,
             peers_max: 10_000,
+            credentials: None,
             handshakes_max: 256,
             handshake_timeout: Duration::from_secs(5),
             heartbeat: Duration::from_secs(5),
@@ -326,6 +330,24 @@ pub struct ConnectPlan {
     pub name: Option<Arc<str>>,
     /// Pairs of connections, each with its own shard, marks and order. 1..=64, default 1.
     pub links: u16,
+    /// A stock PULL socket listens there, and one connection is dialled to it as PUSH. Default: a node, or a
+    /// stock ROUTER or REP.
+    pub pull: bool,
+}
+
+/// What PLAIN shows and wants to see. Its text form does not tell the password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user name, at most 255 bytes.
+    pub user: Box<[u8]>,
+    /// The password, at most 255 bytes.
+    pub password: Box<[u8]>,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("user", &String::from_utf8_lossy(&self.user)).finish_non_exhaustive()
+    }
 }
 
 /// Where to dial.

@@ -522,7 +522,21 @@ mod tests {
     use super::*;
     use crate::policy::bridge::BridgeTime;
 
-    const LONG: Duration = Duration::from_secs(60);
+    /// Longer than the watchdog lets any test be: a wait that only its deadline ends must fail.
+    const LONG: Duration = Duration::from_secs(3600);
+
+    /// Ends the process if the test that holds it is not over in time.
+    fn watch() -> mpsc::Sender<()> {
+        let name = thread::current().name().unwrap_or("a test").to_owned();
+        let (over, ended) = mpsc::channel();
+        thread::spawn(move || {
+            if ended.recv_timeout(Duration::from_secs(90)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("watchdog: {name} is not over");
+                std::process::abort();
+            }
+        });
+        over
+    }
 
     fn limits(jobs: u32, waiters: u32) -> BridgeLimits {
         BridgeLimits { jobs, bytes: 1 << 20, waiters }
@@ -552,6 +566,7 @@ mod tests {
 
     #[test]
     fn results_come_back_and_the_numbers_add_up() {
+        let _watchdog = watch();
         let mut ledger = Ledger::new();
         let bridge = Bridge::start("sum", ["jobs", "places"], 3, limits(8, 64), &mut ledger, |_| |n: u64| n * 2);
         let bridge = bridge.unwrap();
@@ -575,6 +590,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_error_and_the_next_job_runs() {
+        let _watchdog = watch();
         let (bridge, go) = stuck(2, 0);
         let bad = bridge.try_permit(1).unwrap().submit(13);
         go.send(()).unwrap();
@@ -588,6 +604,7 @@ mod tests {
 
     #[test]
     fn full_is_refused_with_the_numbers_and_a_wait_ends() {
+        let _watchdog = watch();
         let (bridge, go) = stuck(1, 1);
         let task = bridge.try_permit(700).unwrap().submit(1);
         let refused = bridge.try_permit(5).unwrap_err();
@@ -610,6 +627,7 @@ mod tests {
 
     #[test]
     fn cancelling_says_how_far_it_had_come() {
+        let _watchdog = watch();
         let (bridge, go) = stuck(3, 0);
         let running = bridge.try_permit(1).unwrap().submit(1);
         let queued = bridge.try_permit(1).unwrap().submit(2);
@@ -630,6 +648,7 @@ mod tests {
 
     #[test]
     fn a_shutdown_finishes_what_was_submitted_and_ends_the_waits() {
+        let _watchdog = watch();
         let (bridge, go) = stuck(2, 1);
         let task = bridge.try_permit(1).unwrap().submit(1);
         let permit = bridge.try_permit(1).unwrap();
@@ -650,6 +669,7 @@ mod tests {
 
     #[test]
     fn after_a_shutdown_nobody_holds_what_the_work_needed() {
+        let _watchdog = watch();
         let held = Arc::new(());
         let of_factory = held.clone();
         let make = move |_| {
@@ -664,6 +684,7 @@ mod tests {
 
     #[test]
     fn every_bound_out_of_its_range_is_named() {
+        let _watchdog = watch();
         let limits = BridgeLimits { jobs: 0, bytes: 0, waiters: 65_537 };
         let made = Bridge::start("no", ["a", "b"], 0, limits, &mut Ledger::new(), |_| |n: u8| n);
         let named: Vec<&str> = made.unwrap_err().violations().iter().map(|v| v.option).collect();

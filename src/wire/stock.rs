@@ -22,7 +22,7 @@ use crate::base::error::ErrorKind;
 use crate::base::record::{Kind, Method, Record};
 
 use super::decode::Item;
-use super::frame::{Frames, write_frame};
+use super::frame::{FrameHead, Frames, write_frame};
 use super::header::ErrorBody;
 
 /// Payloads up to this size are copied into storage of exactly their size, whatever they came in.
@@ -30,6 +30,30 @@ pub const COPY_MAX: usize = 2048;
 
 pub(crate) const OK: &[u8] = b"ok";
 pub(crate) const ERROR: &[u8] = b"error";
+
+/// A request or message of ours to a stock peer, as it was encoded: `bytes` are its frames, but for a payload
+/// that lies apart.
+pub fn reread_ours(bytes: &[u8], payload: Option<Bytes>) -> Option<Record> {
+    // The last frame's body is missing if it lies apart; its head is there.
+    let mut frames = Vec::new();
+    let mut at = 0;
+    while let Some(head) = FrameHead::parse(bytes.get(at..)?).ok()? {
+        let body = bytes.get(at + head.size..at + head.size + head.len as usize).unwrap_or_default();
+        frames.push(body);
+        at += head.size + head.len as usize;
+        if !head.more {
+            break;
+        }
+    }
+    let (kind, correlation, route, small) = match frames[..] {
+        [id, [], route, small] => (Kind::Request, u64::from_be_bytes(id.try_into().ok()?), route, small),
+        [route, small] => (Kind::Message, 0, route, small),
+        _ => return None,
+    };
+    let payload = payload.unwrap_or_else(|| Bytes::copy_from_slice(small));
+    let method = Method::new(std::str::from_utf8(route).ok()?)?;
+    Some(Record { kind, correlation, method, payload, ..Record::empty() })
+}
 
 /// A message of a stock peer that is not of the agreed shape. To be counted.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,9 +5,12 @@
 mod support;
 
 mod basics;
+mod budget;
 mod gate;
 mod idle;
 mod lanes;
+mod local;
+mod multicast;
 mod options;
 mod order;
 mod pubsub;

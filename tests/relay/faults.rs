@@ -91,7 +91,7 @@ fn verify_later(place: &Place) {
 fn an_input_that_cannot_be_read_is_named() {
     let _watchdog = watch();
     let place = Place::new("input");
-    let good = place.write("good", b"one\ntwo\n");
+    let good = place.write("good", "a line\n".repeat(2000).as_bytes());
     let mut command = place.relay();
     // A file whose first byte can never be read.
     command.arg("--input").arg(good).args(["--input", "/proc/self/mem"]);
@@ -99,4 +99,8 @@ fn an_input_that_cannot_be_read_is_named() {
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("relay: --input /proc/self/mem: "), "{said}");
     assert!(said.contains("lost 0, duplicated 0"), "{said}");
+    // What was sent before is answered and counted all the same.
+    sums(&said);
+    let report = place.report();
+    assert!(report.number("sent") > 0 && report.number("sent") == report.number("replies"), "{said}");
 }

@@ -46,8 +46,12 @@ pub struct Op {
     pub end: Option<End>,
     pub parent: Option<u32>,
     pub reply: u32,
+    /// Its caller looks when it pleases him: the end may be heard late.
+    pub lazy: bool,
     /// The connection that took its first byte.
     pub begun: Option<usize>,
+    /// A reply to it has gone out.
+    pub replied: bool,
     /// Times that a handler saw it.
     pub delivered: u32,
 }
@@ -62,7 +66,7 @@ pub struct Book {
     /// An acceptor's next link is a new origin: what it still has of a lost one may come later.
     unordered: BTreeSet<(usize, usize)>,
     live: BTreeSet<(u64, u32)>,
-    last: BTreeMap<(u32, usize), u32>,
+    last: BTreeMap<(u32, usize, usize), u32>,
     /// Records that the handlers of a node saw in one of its lives, by sender.
     pub seen: BTreeMap<(usize, u32, usize), u64>,
 }
@@ -102,7 +106,9 @@ impl Book {
             end: None,
             parent: None,
             reply: 0,
+            lazy: false,
             begun: None,
+            replied: false,
             delivered: 0,
         });
         self.live.insert((deadline, op));
@@ -129,7 +135,7 @@ impl Book {
         }
         self.live.remove(&(op.deadline, at));
         // A continuation runs when its shard is back: its end may be heard late.
-        if op.kind != Kind::Nested && end != End::LetGo && now > op.deadline + LATENESS {
+        if op.kind != Kind::Nested && !op.lazy && end != End::LetGo && now > op.deadline + LATENESS {
             self.faults
                 .push(format!("operation {at} ended {} us after its deadline: {op:?}", (now - op.deadline) / 1000));
         }
@@ -164,11 +170,28 @@ impl Book {
         }
     }
 
+    /// A connection took the first byte of a reply. A pair is dialled at once: the lane of its replies is the
+    /// connection after that of its requests.
+    pub fn on_replied(&mut self, at: u32, connection: usize) {
+        let Some(op) = self.ops.get_mut(at as usize) else {
+            return self.faults.push(format!("a reply to operation {at}, which nobody made, is on {connection}"));
+        };
+        let twice = std::mem::replace(&mut op.replied, true);
+        let op = *op;
+        if twice {
+            self.faults.push(format!("operation {at} is answered twice: {op:?}"));
+        }
+        if op.begun.map(|asked| asked + 1) != Some(connection) {
+            self.faults.push(format!("operation {at} is answered on connection {connection}: {op:?}"));
+        }
+    }
+
     /// Whatever has not ended long after its deadline hangs.
     pub fn look_for_hangs(&mut self, now: u64) {
         let hung: Vec<(u64, u32)> = self.live.iter().take_while(|(d, _)| *d + LATENESS < now).copied().collect();
         for (deadline, at) in hung {
-            if self.ops[at as usize].kind != Kind::Nested || deadline + 2000 * MS < now {
+            let op = &self.ops[at as usize];
+            if op.kind != Kind::Nested && !op.lazy || deadline + 2000 * MS < now {
                 self.live.remove(&(deadline, at));
                 self.faults.push(format!("operation {at} hangs: {:?}", self.ops[at as usize]));
             }
@@ -241,7 +264,9 @@ impl Book {
             broken("arrived with a wrong payload");
         }
         if self.one_way && !self.unordered.contains(&(op.from, node)) {
-            let last = self.last.entry((op.origin, node)).or_insert(at);
+            // A host is one target per shard to itself.
+            let target = if op.from == node { shard + 1 } else { 0 };
+            let last = self.last.entry((op.origin, node, target)).or_insert(at);
             if *last > at {
                 let successor = self.ops[*last as usize];
                 self.faults.push(format!("operation {at} came after its successor {last}: {op:?}, {successor:?}"));

@@ -209,7 +209,9 @@ pub fn check_losses(world: &Circumstances, book: &mut Book) {
             .sum::<u64>();
         let shared: &HostShared = &node.shared;
         let counts = &shared.counts;
-        let nobody = counts.no_handler.get() + counts.malformed.get() + counts.expired_in_queue.get();
+        // A local caller may give up what lies in a receive queue already.
+        let given_up: u64 = shared.locals.iter().map(|local| local.discarded.get()).sum();
+        let nobody = counts.no_handler.get() + counts.malformed.get() + counts.expired_in_queue.get() + given_up;
         let over = node.is_over();
         if came < seen + nobody || (!over && came != seen + nobody) {
             let (at, life) = (node.at, node.life);

@@ -38,7 +38,7 @@ use world::{Outcome, World};
 const OPS: usize = 5_000;
 
 /// Seeds that are tried without being asked for others.
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 16;
 
 /// From so many seeds on every state must have been reached.
 const COVERED: u64 = 100;

@@ -18,7 +18,7 @@ use afflux::base::rng::Rng;
 use afflux::flow::transport::Transport;
 
 use super::agenda::{Agenda, Event, Thread, VirtualClock};
-use super::tap::Tap;
+use super::tap::{Begun, Tap};
 
 /// Which lane a connection became.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,8 +78,8 @@ struct State {
     refusing_until: u64,
     /// Hosts that are there.
     present: Vec<bool>,
-    /// Operations that were begun on a connection, for the book.
-    begun: Vec<(usize, u32)>,
+    /// What was begun on a connection, for the book.
+    begun: Vec<(usize, Begun)>,
 }
 
 /// All connections of a world.
@@ -333,8 +333,8 @@ impl Net {
         s.pipes[end].frozen_until = s.pipes[end].frozen_until.max(until);
     }
 
-    /// Operations that were begun on a connection since the last time.
-    pub fn take_begun(&self) -> Vec<(usize, u32)> {
+    /// What was begun on a connection since the last time.
+    pub fn take_begun(&self) -> Vec<(usize, Begun)> {
         std::mem::take(&mut self.state.lock().unwrap().begun)
     }
 
@@ -490,9 +490,9 @@ impl Transport for SimTransport {
             let rest = n - bytes.len();
             bytes.extend_from_slice(&buf[..buf.len().min(rest)]);
         }
-        let mut ops = Vec::new();
-        s.ends[end].tap.on_taken(bufs, n, &mut ops);
-        s.begun.extend(ops.into_iter().map(|op| (end / 2, op)));
+        let mut begun = Vec::new();
+        s.ends[end].tap.on_taken(bufs, n, &mut begun);
+        s.begun.extend(begun.into_iter().map(|one| (end / 2, one)));
         let at = self.net.clock.ns() + s.latency();
         let pipe = &mut s.pipes[end];
         let at = at.max(pipe.last_at).max(pipe.frozen_until);

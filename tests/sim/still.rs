@@ -21,7 +21,7 @@ use afflux::flow::ingress::Reason;
 use afflux::flow::target::Target;
 use afflux::sync::cell::CellState;
 
-use super::book::Book;
+use super::book::{Book, LATENESS};
 use super::coverage::Coverage;
 use super::node::Node;
 
@@ -97,6 +97,10 @@ fn fits(shared: &HostShared, target: &Target, id: CellId, coverage: &mut Coverag
 fn check_replies(shared: &HostShared, target: &Target, coverage: &mut Coverage, broken: &mut impl FnMut(String)) {
     let Some(first) = target.reply_waiters.lock().front().copied() else { return };
     let charge = shared.cells.with_waiting(first, |op| op.record.charge()).unwrap_or(0);
+    let late = shared.cells.deadline(first).map_or(0, |deadline| shared.clock.now().0.saturating_sub(deadline.0));
+    if late > LATENESS {
+        broken(format!("a reply to {} has waited {} us longer than its ceiling", target.label(), late / 1000));
+    }
     let all = &shared.replies;
     let fits = all.bytes() == 0 || all.bytes() + charge <= all.bytes_max();
     coverage.see("reply waits for the host's mark alone", target.replies.bytes() == 0 && !fits);

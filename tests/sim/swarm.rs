@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use afflux::base::rng::Rng;
-use afflux::plan::{ConnectPlan, Endpoint, HostPlan, Idle, JobsPlan, ReplyPlan, RoomPlan};
+use afflux::base::unit::ByteSize;
+use afflux::plan::{ConnectPlan, Endpoint, HostPlan, Hwm, Idle, JobsPlan, ReplyPlan, RoomPlan};
 
 use super::node::address;
 use super::script::{Act, SCRIPT_LEN};
@@ -61,6 +62,8 @@ pub struct Swarm {
     pub large_percent: u64,
     pub request_percent: u64,
     pub give_up_percent: u64,
+    /// Operations whose callers look late at what became of them.
+    pub lazy_percent: u64,
     pub try_percent: u64,
     pub nest_percent: u64,
     pub keep_percent: u64,
@@ -97,10 +100,10 @@ impl Swarm {
         let record_max = max_message + 1024;
         let latency_min = one_of(r, &[5, 20, 200]);
         let started_per_shard = one_of(r, &[1, 4, 16, 64]) as u32;
-        Swarm {
+        let mut swarm = Swarm {
             nodes,
             deaf: (0..nodes).map(|_| r.below(5) == 0).collect(),
-            jobs: one_of(r, &[1, 2, 5, 16, 64]) as u32,
+            jobs: one_of(r, &[1, 1, 2, 5, 16, 64]) as u32,
             thresholds: one_of_pairs(r, &[(80, 60), (80, 60), (50, 0), (100, 99)]),
             started_per_shard,
             links: 1 + r.below(3) as u16 * r.below(2) as u16,
@@ -135,9 +138,10 @@ impl Swarm {
             burst: one_of(r, &[1, 1, 4, 16]),
             timeout_ms: (1 + r.below(20), one_of(r, &[50, 400, 2000])),
             nested_ms: if started_per_shard == 1 { 20 } else { one_of(r, &[20, 200]) },
-            hold_us: one_of(r, &[50, 500, 5000]),
+            hold_us: one_of(r, &[50, 500, 5000, 20_000]),
             large_percent: one_of(r, &[0, 3, 15]),
             request_percent: one_of(r, &[20, 50, 90]),
+            lazy_percent: one_of(r, &[0, 0, 20, 60]),
             give_up_percent: one_of(r, &[0, 2, 10]),
             try_percent: one_of(r, &[0, 10]),
             nest_percent: one_of(r, &[0, 10, 30]),
@@ -153,7 +157,40 @@ impl Swarm {
                 drain: r.below(4) == 0,
             },
             shards,
+        };
+        // Every fourth run is driven into a corner that chance alone finds rarely.
+        match seed % 16 {
+            3 | 11 => swarm.under_pressure(r),
+            7 => swarm.slow_readers(r),
+            15 => swarm.crowded(r),
+            _ => {}
         }
+        swarm
+    }
+
+    /// Few jobs, handlers that keep their places, links that tear: peers are paused for long.
+    fn under_pressure(&mut self, r: &mut Rng) {
+        (self.jobs, self.started_per_shard) = (one_of(r, &[1, 2, 5]) as u32, 1);
+        (self.keep_percent, self.hold_us, self.request_percent) = (50, 20_000, 90);
+        (self.faults.cut, self.faults.interval_us) = (true, one_of(r, &[5_000, 20_000]));
+        // So that what peers know of each other can be compared.
+        (self.faults.freeze, self.faults.kill) = (false, false);
+        self.room_ops = self.room_ops.max(64);
+    }
+
+    /// Thin connections, narrow reply marks, large replies: answers wait for room.
+    fn slow_readers(&mut self, r: &mut Rng) {
+        (self.pipe, self.reply_per_peer) = (one_of(r, &[700, 4 << 10]) as usize, 1 << 10);
+        (self.large_percent, self.request_percent, self.lazy_percent) = (15, 90, 60);
+        (self.faults.cut, self.faults.freeze, self.faults.interval_us) = (true, true, 20_000);
+        self.reply_hold = self.max_message + 1024;
+    }
+
+    /// A small room that handlers and callers fill.
+    fn crowded(&mut self, r: &mut Rng) {
+        (self.room_ops, self.send_mark) = (one_of(r, &[4, 16]) as u32, 512);
+        (self.nest_percent, self.request_percent, self.started_per_shard) = (60, 90, 16);
+        (self.closed_percent, self.window, self.callers) = (100, 4, 9);
     }
 
     /// The plan of one node. Every node dials those after it.
@@ -174,9 +211,16 @@ impl Swarm {
         plan.max_started = self.started_per_shard * u32::from(shards);
         plan.channels = vec![("svc".into(), 100), ("slow".into(), 100)];
         plan.connects = (node + 1..self.nodes)
-            .map(|to| ConnectPlan { addr: Endpoint::Addr(address(to)), name: Some(name(to).into()), links: self.links })
+            .map(|to| ConnectPlan {
+                addr: Endpoint::Addr(address(to)),
+                name: Some(name(to).into()),
+                links: self.links,
+                pull: false,
+            })
             .collect();
         (plan.send_mark, plan.receive_mark) = (self.send_mark, self.receive_mark);
+        let stated = |mark| if mark == 0 { Hwm::Unlimited } else { Hwm::Bytes(ByteSize::bytes(mark)) };
+        (plan.hwm.send, plan.hwm.receive) = (stated(self.send_mark), stated(self.receive_mark));
         plan.max_message = self.max_message;
         plan.oversize_budget = self.oversize * self.max_message;
         plan.max_owned_bytes = self.owned;

@@ -1,6 +1,6 @@
-//! Which operations were begun on a connection: read from what is written there. The rule that it
-//! serves: an operation of which a byte was taken by one connection is never begun on another, and
-//! one that has failed is never begun at all.
+//! Which operations and replies were begun on a connection: read from what is written there. The rules
+//! that it serves: an operation of which a byte was taken by one connection is never begun on another,
+//! and one that has failed is never begun at all; a reply goes over the link on which its request came.
 
 use std::io::IoSlice;
 
@@ -10,6 +10,13 @@ const HEADER: usize = 24;
 /// The longest method that the workload uses.
 const METHOD: usize = 8;
 const GREETING: u64 = 64;
+
+/// What was begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begun {
+    Operation(u32),
+    Reply(u32),
+}
 
 /// The writing side of one end.
 #[derive(Default)]
@@ -23,7 +30,7 @@ pub struct Tap {
 
 impl Tap {
     /// The transport took `taken` bytes of `bufs`. Adds the operations that were begun with them.
-    pub fn on_taken(&mut self, bufs: &[IoSlice<'_>], taken: usize, begun: &mut Vec<u32>) {
+    pub fn on_taken(&mut self, bufs: &[IoSlice<'_>], taken: usize, begun: &mut Vec<Begun>) {
         let mut seen = Vec::with_capacity(taken + AHEAD);
         for buf in bufs {
             let room = taken + AHEAD - seen.len();
@@ -44,8 +51,8 @@ impl Tap {
             let known = self.head.len();
             self.head.extend_from_slice(&seen[at..seen.len().min(at + AHEAD - known)]);
             match look(&self.head) {
-                Some((len, op)) => {
-                    begun.extend(op);
+                Some((len, one)) => {
+                    begun.extend(one);
                     // The part of the frame that was taken before this write is in `known`.
                     self.skip = len - known as u64;
                     self.head.clear();
@@ -60,8 +67,8 @@ impl Tap {
     }
 }
 
-/// The length of the frame that begins here, and its operation if it is a message or a request.
-fn look(head: &[u8]) -> Option<(u64, Option<u32>)> {
+/// The length of the frame that begins here, and what it is if it is a record with a number.
+fn look(head: &[u8]) -> Option<(u64, Option<Begun>)> {
     let flags = *head.first()?;
     let (size, len) = match flags & 2 {
         0 => (2, u64::from(*head.get(1)?)),
@@ -71,12 +78,12 @@ fn look(head: &[u8]) -> Option<(u64, Option<u32>)> {
         return Some((size as u64 + len, None));
     }
     let header = head.get(size..size + HEADER)?;
-    let op = match header[0] {
-        1 | 2 => {
-            let at = size + HEADER + usize::from(header[2]);
-            Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().unwrap()))
-        }
+    let number = |at: usize| head.get(at..at + 4).map(|n| u32::from_le_bytes(n.try_into().unwrap()));
+    let at = size + HEADER + usize::from(header[2]);
+    let begun = match header[0] {
+        1 | 2 => Some(Begun::Operation(number(at)?)),
+        3 => Some(Begun::Reply(number(at)?)),
         _ => None,
     };
-    Some((size as u64 + len, op))
+    Some((size as u64 + len, begun))
 }

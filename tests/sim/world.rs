@@ -13,6 +13,7 @@ use afflux::base::rng::Rng;
 use afflux::base::time::Instant;
 use afflux::engine::call::{OneWay, Pending, TwoWay};
 use afflux::engine::shared::Life;
+use afflux::sync::gate::Pressure;
 use afflux::{Channel, Client};
 
 use super::agenda::{Agenda, Event, MS, Thread, Trace, US, VirtualClock};
@@ -25,9 +26,13 @@ use super::script::Script;
 use super::stage::{Stage, seats};
 use super::still::check_still;
 use super::swarm::{Swarm, name, one_of};
+use super::tap::Begun;
 
 /// The longest that a world may take to come to rest once the load has ended.
 const REST: u64 = 60_000 * MS;
+
+/// The longest that a caller takes to look at what has ended.
+const LAZY: u64 = 100 * MS;
 
 /// How long a caller rests after an operation that did not go out.
 const AFTER_FAILURE: u64 = 20 * MS;
@@ -74,6 +79,31 @@ struct Draining {
     before: Option<(u64, Vec<u64>)>,
 }
 
+/// What a host would tell its peers, and its links that are up.
+struct Calm {
+    life: u32,
+    epoch: u64,
+    paused: bool,
+    /// Peer, link, whether its lane of replies is empty, whether the peer has paused us.
+    links: Vec<(Arc<str>, u64, bool, bool)>,
+}
+
+impl Calm {
+    fn of(node: &Node) -> Calm {
+        let (pressure, epoch) = node.shared.gate.pressure();
+        let targets = node.shared.targets.lock();
+        let up = targets.iter().filter(|t| t.is_up());
+        let links = up.map(|t| (t.label(), t.link.get(), t.replies.bytes() == 0, t.mark.is_blocked())).collect();
+        Calm { life: node.life, epoch, paused: pressure == Pressure::Paused, links }
+    }
+
+    fn ends(&self, peer: usize) -> Vec<(u64, bool, bool)> {
+        let name = name(peer);
+        let with = self.links.iter().filter(|(label, ..)| **label == *name);
+        with.map(|(_, link, empty, paused)| (*link, *empty, *paused)).collect()
+    }
+}
+
 pub struct World {
     clock: Arc<VirtualClock>,
     agenda: Agenda,
@@ -94,6 +124,8 @@ pub struct World {
     faulty: bool,
     /// Until then somebody may not have noticed a death.
     unnoticed: u64,
+    /// What every host would have told its peers at the last look.
+    calm: Vec<Calm>,
     coverage: Coverage,
 }
 
@@ -133,6 +165,7 @@ impl World {
             load_over: None,
             faulty: false,
             unnoticed: 0,
+            calm: Vec::new(),
             coverage: Coverage::default(),
             rng,
             swarm,
@@ -244,6 +277,7 @@ impl World {
             Event::Arrive(node, end) => self.net.on_arrive(node, self.nodes[node].completion(), end),
             Event::Call(caller) => self.call(caller, now),
             Event::GiveUp(op) => self.give_up(op as u32, now),
+            Event::Take(op) => self.poll(op as u32, now),
             Event::Answer(at) => self.stage.answer(at),
             Event::Alarm(at) => self.stage.ring(at),
             Event::Fault => self.inject(now),
@@ -276,8 +310,11 @@ impl World {
                 book.on_loss(node.at, other);
             }
         }
-        for (connection, op) in self.net.take_begun() {
-            book.on_begun(op, connection);
+        for (connection, begun) in self.net.take_begun() {
+            match begun {
+                Begun::Operation(op) => book.on_begun(op, connection),
+                Begun::Reply(op) => book.on_replied(op, connection),
+            }
         }
         check_node(node, book, &mut self.coverage);
     }
@@ -301,8 +338,18 @@ impl World {
                 }
             }
             for op in ended {
-                self.poll(op, now);
+                self.take(op, now);
             }
+        }
+    }
+
+    /// An operation is said to have ended: its caller looks now, or when he comes to it.
+    fn take(&mut self, op: u32, now: u64) {
+        let lazy = self.stage.book.lock().unwrap().ops[op as usize].lazy;
+        if lazy && self.started.contains_key(&op) {
+            self.agenda.add(now + self.rng.below(LAZY), Event::Take(op as usize));
+        } else {
+            self.poll(op, now);
         }
     }
 
@@ -386,6 +433,7 @@ impl World {
             let from = (caller.node, caller.life);
             let op = book.begin(kind, from, to, caller.origin, now, timeout.as_nanos() as u64);
             book.ops[op as usize].reply = reply;
+            book.ops[op as usize].lazy = r.below(100) < swarm.lazy_percent;
             op
         };
         let script = Script {
@@ -466,7 +514,7 @@ impl World {
                 // A long freeze is a dead peer.
                 self.faulty = true;
                 let end = 2 * connection + r.below(2) as usize;
-                let time = one_of(r, &[MS, 20 * MS, 400 * MS]);
+                let time = one_of(r, &[MS, 20 * MS, 400 * MS, 700 * MS]);
                 self.net.freeze(end, now + time);
                 self.coverage.add("fault: freeze of one direction", 1);
             }
@@ -476,7 +524,8 @@ impl World {
             }
             (13..18, _) if faults.stuck && !self.nodes[node].is_over() => {
                 let shard = r.below(self.nodes[node].threads() as u64 - 1) as usize;
-                self.nodes[node].stick(shard, r.below(100 * MS));
+                let time = one_of(r, &[10 * MS, 100 * MS, 100 * MS, 700 * MS]);
+                self.nodes[node].stick(shard, r.below(time));
                 self.coverage.add("fault: stuck shard", 1);
             }
             (18, _) if faults.kill && !self.nodes[node].is_over() => {
@@ -566,6 +615,11 @@ impl World {
         let ended = std::mem::take(&mut *self.wakes.0.lock().unwrap());
         self.coverage.see("operation ended by the shutdown", !ended.is_empty());
         ended.into_iter().for_each(|op| self.poll(op, now));
+        let lazy: Vec<u32> = {
+            let book = self.stage.book.lock().unwrap();
+            book.unended(at).into_iter().filter(|op| book.ops[*op as usize].lazy).collect()
+        };
+        lazy.into_iter().for_each(|op| self.poll(op, now));
         self.observe(at, now);
         {
             let book = &mut *self.stage.book.lock().unwrap();
@@ -584,6 +638,10 @@ impl World {
             book.look_for_hangs(now);
             book.outstanding()
         };
+        let faults = &self.swarm.faults;
+        if !faults.freeze && !faults.kill {
+            self.look_at_pressure();
+        }
         if self.made >= self.swarm.ops && self.load_over.is_none() {
             self.load_over = Some(now);
             self.net.heal();
@@ -605,6 +663,35 @@ impl World {
         }
         self.agenda.add(now + 7 * MS, Event::Look);
         false
+    }
+
+    /// Between two looks in which a host's pressure did not change and a link had nothing else to carry, the
+    /// peer on that link has heard of the pressure.
+    fn look_at_pressure(&mut self) {
+        let calm: Vec<Calm> = self.nodes.iter().map(Calm::of).collect();
+        let before = std::mem::replace(&mut self.calm, calm);
+        if before.len() != self.calm.len() {
+            return;
+        }
+        let same = |at: usize| {
+            let (then, now) = (&before[at], &self.calm[at]);
+            (then.life, then.epoch) == (now.life, now.epoch) && !self.nodes[at].is_over()
+        };
+        let book = &mut *self.stage.book.lock().unwrap();
+        for (at, peer) in (0..self.nodes.len()).flat_map(|a| (0..self.nodes.len()).map(move |b| (a, b))) {
+            let (now, ends) = (&self.calm[at], |calm: &Calm, other: usize| calm.ends(other));
+            let quiet = at != peer && same(at) && before[peer].life == self.calm[peer].life;
+            let (here, there) = (ends(now, peer), ends(&self.calm[peer], at));
+            // Both sides have the links that they had, and nothing that is answered is under way.
+            let steady = here == ends(&before[at], peer) && there == ends(&before[peer], at);
+            if !quiet || !steady || here.len() != there.len() || here.iter().any(|(_, empty, _)| !empty) {
+                continue;
+            }
+            self.coverage.see("a peer knows of the pressure", now.paused && !there.is_empty());
+            if there.iter().any(|(_, _, paused)| *paused != now.paused) {
+                book.fault(format!("node {at} is paused: {}, and node {peer} has heard {there:?}", now.paused));
+            }
+        }
     }
 
     /// The account, and what the counters say was reached.

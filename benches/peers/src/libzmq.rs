@@ -84,7 +84,7 @@ pub fn count() -> ! {
             counted.store(n, Ordering::Relaxed);
         }
     });
-    serve_and_report(port, move || json!({"received": received.load(Ordering::Relaxed)}))
+    serve_and_report(port, move |_| json!({"received": received.load(Ordering::Relaxed)}))
 }
 
 /// A DEALER.

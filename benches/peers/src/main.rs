@@ -7,15 +7,18 @@ mod common;
 mod libzmq;
 mod table;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use afflux::IdlePolicy;
+use afflux::{Host, IdlePolicy};
 use clap::Parser;
+use common::counters::{Tool, slope, system_calls};
 use common::load::{self, Caller, Sender};
 use common::raw::{Raw, Stream};
-use common::{Args, Rounds, Sample, Server, hosts, raw, serving, timed};
+use common::{Args, Rounds, Sample, Server, Usage, finish, hosts, raw, serving, timed};
 use libzmq::{Dealer, Push, Shape};
+use serde_json::{Value, json};
 use table::Table;
 
 #[derive(Parser)]
@@ -25,6 +28,9 @@ struct Options {
     /// Write the table here
     #[arg(long)]
     markdown: Option<PathBuf>,
+    /// Count system calls, context switches and instructions per operation instead of measuring times
+    #[arg(long)]
+    counts: bool,
 }
 
 /// Who is measured.
@@ -95,33 +101,128 @@ fn serve(what: &str) -> ! {
     }
 }
 
+/// Who sends, over what connects him.
+enum Client {
+    Caller(Box<dyn Caller>),
+    Sender(Box<dyn Sender>),
+}
+
+fn connect(server: &Server, system: System, load: Load, size: usize) -> (Option<Host>, Client) {
+    let host = match system {
+        System::Afflux => Some(hosts::connect(server, IdlePolicy::Park)),
+        System::AffluxSpin => Some(hosts::connect(server, IdlePolicy::SpinThenPark(hosts::SPIN))),
+        _ => None,
+    };
+    let client = if load == Load::OneWay {
+        Client::Sender(match (system, &host) {
+            (_, Some(host)) => Box::new(hosts::Teller::new(host, size)),
+            (System::Libzmq, _) => Box::new(Push::connect(server, size)),
+            _ => Box::new(Stream::connect(server, size)),
+        })
+    } else {
+        let spin = if system == System::RawSpin { hosts::SPIN } else { Duration::ZERO };
+        Client::Caller(match (system, &host) {
+            (_, Some(host)) => Box::new(hosts::Asker::new(host, size)),
+            (System::Libzmq, _) => Box::new(Dealer::connect(server, size, Shape::Bare)),
+            (System::StockOnLibzmq | System::StockOnAfflux, _) => Box::new(Dealer::connect(server, size, Shape::Call)),
+            _ => Box::new(Raw::connect(server, size, spin)),
+        })
+    };
+    (host, client)
+}
+
 /// One window.
 fn measure(args: &Args, system: System, load: Load, size: usize) -> Sample {
     let mut server = Server::spawn(args, &system.server(load, size));
-    let host = match system {
-        System::Afflux => Some(hosts::connect(&server, IdlePolicy::Park)),
-        System::AffluxSpin => Some(hosts::connect(&server, IdlePolicy::SpinThenPark(hosts::SPIN))),
-        _ => None,
-    };
-    if load == Load::OneWay {
-        let mut sender: Box<dyn Sender> = match (system, &host) {
-            (_, Some(host)) => Box::new(hosts::Teller::new(host, size)),
-            (System::Libzmq, _) => Box::new(Push::connect(&server, size)),
-            _ => Box::new(Stream::connect(&server, size)),
-        };
-        return load::oneway(args, &mut server, size, &mut *sender);
+    let (_host, client) = connect(&server, system, load, size);
+    match (client, load) {
+        (Client::Sender(mut sender), _) => load::oneway(args, &mut server, size, &mut *sender),
+        (Client::Caller(mut caller), Load::Pipeline(n)) => load::pipeline(args, &server, n, &mut *caller),
+        (Client::Caller(mut caller), _) => timed(args, &server, || caller.ask()),
     }
-    let spin = if system == System::RawSpin { hosts::SPIN } else { Duration::ZERO };
-    let mut caller: Box<dyn Caller> = match (system, &host) {
-        (_, Some(host)) => Box::new(hosts::Asker::new(host, size)),
-        (System::Libzmq, _) => Box::new(Dealer::connect(&server, size, Shape::Bare)),
-        (System::StockOnLibzmq | System::StockOnAfflux, _) => Box::new(Dealer::connect(&server, size, Shape::Call)),
-        _ => Box::new(Raw::connect(&server, size, spin)),
-    };
-    match load {
-        Load::Pipeline(outstanding) => load::pipeline(args, &server, outstanding, &mut *caller),
-        _ => timed(args, &server, || caller.ask()),
+}
+
+/// So many operations, for a tool that counts; what the process itself can tell.
+fn run(args: &Args, system: System, load: Load, size: usize, ops: u64) -> Value {
+    let mut server = Server::spawn(args, &system.server(load, size));
+    let (_host, client) = connect(&server, system, load, size);
+    let before = (Usage::own(), server.usage());
+    match (client, load) {
+        (Client::Sender(mut sender), _) => load::tell_exactly(&mut server, &mut *sender, ops),
+        (Client::Caller(mut caller), Load::Pipeline(n)) => load::ask_exactly(&mut *caller, Some(n), ops),
+        (Client::Caller(mut caller), _) => load::ask_exactly(&mut *caller, None, ops),
     }
+    let sample = finish(ops, 1.0, None, before, &server);
+    json!({"switches": sample.switches})
+}
+
+/// System calls, context switches and instructions per operation, both processes together.
+fn counts(args: &Args, plan: &[Workload]) -> Vec<Value> {
+    let calls = system_calls();
+    let instructions = Tool::Callgrind.works().then_some(Tool::Callgrind);
+    println!("\n| workload | system | system calls | context switches | instructions outside the kernel |");
+    println!("|---|---|---:|---:|---:|");
+    let mut rows = Vec::new();
+    for Workload { name, load, systems, .. } in plan.iter().filter(|w| w.size <= 64 && args.wants(w.name)) {
+        for system in systems.iter().filter(|s| !matches!(s, System::AffluxSpin | System::RawSpin)) {
+            let ops = match load {
+                Load::Rtt => 8_000,
+                Load::Pipeline(_) => 80_000,
+                Load::OneWay => 400_000,
+            };
+            let row = format!("{name}/{}", system.name());
+            let count = |tool: Option<Tool>, ops: u64| {
+                let found = tool.map(|tool| slope(tool, &row, (ops / 4, ops)));
+                found.map(|found| found.unwrap_or_else(|e| panic!("{row}: {e}")))
+            };
+            eprintln!("{row}");
+            let (by_kernel, by_callgrind) = (count(calls, ops), count(instructions, ops / 4));
+            let all = |found: &Option<(BTreeMap<String, f64>, Value)>| {
+                found.as_ref().and_then(|(c, _)| c.get("all").copied())
+            };
+            let switches = by_kernel.as_ref().and_then(|(_, said)| said["switches"].as_f64());
+            let cell = |n: Option<f64>, digits: usize| n.map_or("-".into(), |n| format!("{n:.digits$}"));
+            let (calls, instructions) = (all(&by_kernel), all(&by_callgrind));
+            println!(
+                "| {name} | {} | {} | {} | {} |",
+                system.name(),
+                cell(calls, 3),
+                cell(switches, 3),
+                cell(instructions, 0)
+            );
+            rows.push(json!({"workload": name, "system": system.name(), "calls": calls, "switches": switches,
+                             "instructions": instructions}));
+        }
+    }
+    rows
+}
+
+/// A line of the plan.
+struct Workload {
+    name: &'static str,
+    load: Load,
+    size: usize,
+    systems: &'static [System],
+}
+
+const ALL: [System; 5] = [System::Afflux, System::Libzmq, System::Raw, System::AffluxSpin, System::RawSpin];
+const PARKED: [System; 3] = [System::Afflux, System::Libzmq, System::Raw];
+const STOCK: [System; 2] = [System::StockOnAfflux, System::StockOnLibzmq];
+
+fn plan(args: &Args) -> [Workload; 9] {
+    let requests: &[System] = if args.quick { &PARKED } else { &ALL };
+    let line = |name, load, size, systems| Workload { name, load, size, systems };
+    [
+        line("round trip 64 B", Load::Rtt, 64, requests),
+        line("64 outstanding 64 B", Load::Pipeline(64), 64, requests),
+        line("256 outstanding 64 B", Load::Pipeline(256), 64, requests),
+        line("1024 outstanding 64 B", Load::Pipeline(1024), 64, requests),
+        line("one way 64 B", Load::OneWay, 64, &PARKED),
+        line("one way 1 KiB", Load::OneWay, 1024, &PARKED),
+        line("one way 64 KiB", Load::OneWay, 64 << 10, &PARKED),
+        line("stock round trip 64 B", Load::Rtt, 64, &STOCK),
+        line("stock 256 outstanding 64 B", Load::Pipeline(256), 64, &STOCK),
+    ]
 }
 
 fn main() {
@@ -136,27 +237,28 @@ fn main() {
     if let Some(what) = serving(args) {
         serve(&what);
     }
-    let all = [System::Afflux, System::Libzmq, System::Raw, System::AffluxSpin, System::RawSpin];
-    let (parked, oneway) = (&all[..3], &all[..3]);
-    let requests = if args.quick { parked } else { &all[..] };
-    let stock = &[System::StockOnAfflux, System::StockOnLibzmq][..];
-    let plan: [(&str, Load, usize, &[System]); 9] = [
-        ("round trip 64 B", Load::Rtt, 64, requests),
-        ("64 outstanding 64 B", Load::Pipeline(64), 64, requests),
-        ("256 outstanding 64 B", Load::Pipeline(256), 64, requests),
-        ("1024 outstanding 64 B", Load::Pipeline(1024), 64, requests),
-        ("one way 64 B", Load::OneWay, 64, oneway),
-        ("one way 1 KiB", Load::OneWay, 1024, oneway),
-        ("one way 64 KiB", Load::OneWay, 64 << 10, oneway),
-        ("stock round trip 64 B", Load::Rtt, 64, stock),
-        ("stock 256 outstanding 64 B", Load::Pipeline(256), 64, stock),
-    ];
+    let plan = plan(args);
+    if let (Some(row), Some(ops)) = (&args.row, args.ops) {
+        let (name, system) = row.split_once('/').expect("written by counts");
+        let line = plan.iter().find(|w| w.name == name).expect("written by counts");
+        let system = line.systems.iter().find(|s| s.name() == system).expect("written by counts");
+        return println!("{}", run(args, *system, line.load, line.size, ops));
+    }
     let mut table = Table::new(args);
-    for (name, load, size, systems) in plan.iter().filter(|(name, ..)| args.wants(name)) {
-        eprintln!("{name}");
-        let measures: Vec<_> = systems.iter().map(|s| (s.name(), move || measure(args, *s, *load, *size))).collect();
-        let rows: Vec<_> = measures.iter().map(|(name, run)| (*name, run as &dyn Fn() -> Sample)).collect();
-        table.add(name, *load == Load::Rtt, &Rounds::run_all(args, &rows));
+    if options.counts {
+        table.counts = counts(args, &plan);
+    } else {
+        for Workload { name, load, size, systems } in plan.iter().filter(|w| args.wants(w.name)) {
+            eprintln!("{name}");
+            let run = |s: &System| (s.name(), measure_of(args, *s, *load, *size));
+            let measures: Vec<_> = systems.iter().map(run).collect();
+            let rows: Vec<_> = measures.iter().map(|(name, run)| (*name, run as &dyn Fn() -> Sample)).collect();
+            table.add(name, *load == Load::Rtt, &Rounds::run_all(args, &rows));
+        }
     }
     table.write(options.markdown.as_deref(), args.json.as_deref());
+}
+
+fn measure_of(args: &Args, system: System, load: Load, size: usize) -> impl Fn() -> Sample {
+    move || measure(args, system, load, size)
 }

@@ -21,6 +21,8 @@ pub struct Table {
     lines: Vec<String>,
     rows: Vec<Value>,
     hops: Vec<f64>,
+    /// Rows of counts, which people have seen already.
+    pub counts: Vec<Value>,
 }
 
 impl Table {
@@ -28,7 +30,7 @@ impl Table {
         let (major, minor, patch) = zmq::version();
         let rounds = format!("{} rounds of {} s", args.rounds, args.secs);
         let machine = format!("{}; libzmq {major}.{minor}.{patch}; {rounds}", machine(args));
-        Table { machine, lines: Vec::new(), rows: Vec::new(), hops: Vec::new() }
+        Table { machine, lines: Vec::new(), rows: Vec::new(), hops: Vec::new(), counts: Vec::new() }
     }
 
     /// A workload: what is better of a round trip is a small p50, of everything else a high rate.
@@ -66,16 +68,18 @@ impl Table {
 
     /// Prints it, and writes it where it is wanted.
     pub fn write(&self, markdown: Option<&Path>, json_file: Option<&Path>) {
-        let (least, most) = ends(&self.hops);
-        let mut text = format!("{}; hops between the cores {least:.0} to {most:.0} ns.\n\n", self.machine);
+        let hops = if self.hops.is_empty() { (0.0, 0.0) } else { ends(&self.hops) };
+        let mut text = format!("{}; hops between the cores {:.0} to {:.0} ns.\n\n", self.machine, hops.0, hops.1);
         text += "Ratios are of p50 for round trips (below 1 is better) and of the rate otherwise (above 1 is better), \
                  median (least - most) of the rounds.\n\n";
         text += "| workload | system | p50 us | p99 us | per second | cpu ns | switches | of libzmq | its p99 | its cpu | of bare sockets |\n";
         text += "|---|---|---:|---:|---:|---:|---:|---|---|---|---|\n";
         text += &self.lines.join("\n");
         text.push('\n');
-        println!("{text}");
-        let all = json!({"machine": self.machine, "hops_ns": [least, most], "rows": self.rows});
+        if !self.lines.is_empty() {
+            println!("{text}");
+        }
+        let all = json!({"machine": self.machine, "hops_ns": hops, "rows": self.rows, "counts": self.counts});
         let all = serde_json::to_string_pretty(&all).expect("plain values") + "\n";
         for (path, text) in [(markdown, &text), (json_file, &all)] {
             if let Some(path) = path {

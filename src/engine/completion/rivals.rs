@@ -16,7 +16,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CompletionAction, CompletionEngine, ConnKey, State, Timer, command};
+use super::{CompletionEngine, ConnKey, State, Timer, command};
 use crate::base::id::{LinkId, TargetId};
 use crate::base::time::Instant;
 use crate::engine::lanes;
@@ -114,17 +114,9 @@ impl CompletionEngine {
         self.pair(application, completion, Some(at as u32), true);
     }
 
-    /// Ends the connections of a dial that is under way; it is neither a failure nor tried again.
     fn abandon_dial(&mut self, at: u32) {
         for key in std::mem::take(&mut self.dials[at as usize].conns).into_iter().flatten() {
-            let Some(conn) = self.remove(key) else { continue };
-            self.actions.push_back(match conn.transport {
-                Some(transport) => {
-                    transport.shutdown();
-                    CompletionAction::Unwatch { transport }
-                }
-                None => CompletionAction::Forget { conn: key },
-            });
+            self.let_go(key);
         }
     }
 

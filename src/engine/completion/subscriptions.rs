@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use super::{CompletionEngine, ConnKey, Dial, Mode, PeerHello, Side, State, StockUp, Timer};
+use super::stock::{Single, label_of};
+use super::{CompletionEngine, ConnKey, Dial, Mode, PeerHello, State, Timer};
 use crate::base::id::TargetId;
 use crate::base::time::Instant;
 use crate::engine::command::ShardCommand;
@@ -12,7 +13,6 @@ use crate::flow::backoff::Backoff;
 use crate::flow::target::{Dialect, Post};
 use crate::plan::Endpoint;
 use crate::wire::command::write_subscription;
-use crate::wire::socket::SocketType;
 
 /// A publisher that is connected.
 pub(super) struct Listening {
@@ -50,13 +50,9 @@ impl CompletionEngine {
             had_outcome: false,
             seen: None,
             role: Some(role),
+            pull: false,
         });
         self.set_timer(Instant(0), Timer::Redial(at));
-    }
-
-    /// One connection, as a classic SUB.
-    pub(super) fn side_of_subscription() -> Side {
-        Side::DialAs(SocketType::Sub)
     }
 
     /// A publisher was dialled and took us for a subscriber.
@@ -67,7 +63,7 @@ impl CompletionEngine {
         dial.conns = [None; 2];
         let target = dial.target.clone();
         let minor = peer.minor;
-        let up = StockUp { target: target.clone(), dial: Some(at), mode: Mode::Publisher, minor, carry };
+        let up = Single { target: target.clone(), dial: Some(at), mode: Mode::Publisher, minor, carry };
         let Some(link) = self.single_up(key, up) else { return };
         // What changed up to now is told to the others; this one is told everything.
         self.tell_changes();
@@ -80,12 +76,12 @@ impl CompletionEngine {
     pub(super) fn subscriber_up(&mut self, key: ConnKey, peer: PeerHello, carry: Vec<u8>) {
         let Some(conn) = self.conn(key) else { return };
         debug_assert!(matches!(conn.state, State::Connecting(_)), "its handshake is over");
-        let label: Arc<str> = match super::label_of(&peer) {
+        let label: Arc<str> = match label_of(&peer) {
             Some(label) => label,
             None => format!("subscriber {}", self.next_target).into(),
         };
         let target = self.new_target(false, Dialect::Subscriber, label);
-        let up = StockUp { target: target.clone(), dial: None, mode: Mode::Subscriber, minor: peer.minor, carry };
+        let up = Single { target: target.clone(), dial: None, mode: Mode::Subscriber, minor: peer.minor, carry };
         if let Some(publishing) = &self.shared.publishing {
             publishing.join(&target);
         }
