@@ -37,7 +37,7 @@ egress_loses_unbegun    | prop | egress::
 origin_charge_payload_only | prop | origin::
 origin_oversize_twice   | prop | origin::
 wheel_early             | prop | wheel::
-topics_lose_label       | prop | topics::
+topics_forget_length    | prop | topics::
 publications_drop_uncounted | prop | publications::
 ring_unwoken            | sim  | promises
 waiter_end_untold       | sim  | promises

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!   publish ─▶ table: matching subscribers ─▶ each one's queue ─▶ its lane, by whoever holds the baton
-//!              (a walk along the topic)        (its mark, its policy)   its owner, or for a few
-//!                                                                       subscribers this thread
+//!              (a walk along the topic)        (its mark, its policy)   its owner mostly
 //! ```
 //!
 //! Everything up to the queues happens on the publishing thread, so that a publication is queued or
@@ -17,6 +16,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,7 +27,6 @@ use bytes::Bytes;
 
 use super::command::CompletionCommand;
 use super::here;
-use super::lanes;
 use super::shared::{Class, HostShared, Life};
 use crate::base::error::{Detail, Error, ErrorKind, Figures, SendError, Stage};
 use crate::base::id::TargetId;
@@ -43,10 +42,7 @@ use crate::sync::parker;
 use crate::sync::word::Gauge;
 use crate::wire::command::Command;
 use crate::wire::encode::encode_pair_head;
-
-/// Up to this many matching subscribers are written to by the publishing thread itself; more are left to
-/// their shards, which write many publications at once.
-const DIRECT: usize = 2;
+use crate::wire::frame::head_len;
 
 /// Publications that were dropped for one subscriber.
 #[derive(Clone, Debug)]
@@ -298,9 +294,10 @@ impl Publisher {
     /// One thread's publications reach a subscriber in their order.
     pub fn publish(&self, topic: impl AsRef<[u8]>, payload: impl Into<Bytes>) -> Publish {
         let (topic, payload) = (topic.as_ref(), payload.into());
-        let mut head = Vec::with_capacity(topic.len() + 18 + payload.len().min(INLINE_PAYLOAD_MAX));
+        let heads = head_len(topic.len() as u64) + head_len(payload.len() as u64);
+        let small = heads + topic.len() + payload.len() <= INLINE_PAYLOAD_MAX;
+        let mut head = Vec::with_capacity(heads + topic.len() + if small { payload.len() } else { 0 });
         encode_pair_head(topic, payload.len(), &mut head);
-        let small = head.len() + payload.len() <= INLINE_PAYLOAD_MAX;
         if small {
             head.extend_from_slice(&payload);
         }
@@ -308,7 +305,7 @@ impl Publisher {
         let carried = if small { Bytes::new() } else { payload.clone() };
         Publish {
             shared: self.shared.clone(),
-            topic: topic.into(),
+            topic: head_len(topic.len() as u64)..head_len(topic.len() as u64) + topic.len(),
             payload,
             publication: Publication { head: head.into(), payload: carried, charge },
             timeout: None,
@@ -321,7 +318,8 @@ impl Publisher {
 #[must_use = "nothing is published before wait() or await"]
 pub struct Publish {
     shared: Arc<HostShared>,
-    topic: Box<[u8]>,
+    /// Where it lies in the head.
+    topic: Range<usize>,
     payload: Bytes,
     publication: Publication,
     timeout: Option<Duration>,
@@ -341,7 +339,7 @@ struct Waiting {
 
 impl fmt::Debug for Publish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let topic = self.topic.escape_ascii().to_string();
+        let topic = self.topic().escape_ascii().to_string();
         f.debug_struct("Publish").field("topic", &topic).field("waits", &self.waiting.is_some()).finish_non_exhaustive()
     }
 }
@@ -371,6 +369,10 @@ impl Publish {
         }
     }
 
+    fn topic(&self) -> &[u8] {
+        &self.publication.head[self.topic.clone()]
+    }
+
     /// As far as it comes now. `may_wait`: somebody comes back when `waker` is woken.
     fn step(&mut self, waker: &Waker, may_wait: bool) -> Poll<End> {
         let shared = self.shared.clone();
@@ -392,7 +394,7 @@ impl Publish {
             let Some(timeout) = self.timeout.map_or(Some(ceiling), whole_millis) else {
                 return self.fail(ErrorKind::InvalidOperation, Detail::None, |_| {});
             };
-            let mut targets = publishing.matching(&self.topic);
+            let mut targets = publishing.matching(self.topic());
             if publishing.plan.slow != SlowSubscriber::Wait {
                 return Poll::Ready(Ok(self.deliver(publishing, &targets, now)));
             }
@@ -462,10 +464,9 @@ impl Publish {
             match queue.push(&self.publication, now) {
                 Pushed::Queued { first, oldest } => {
                     published.queued += 1;
-                    // Else somebody is about to write, or waits until the connection takes more.
-                    if first && targets.len() <= DIRECT {
-                        lanes::drive_publications(shared, target);
-                    } else if first {
+                    // Else somebody is about to write, or waits until the connection takes more. Never this
+                    // thread: a shard writes many publications at once.
+                    if first {
                         shared.port(target.owner).poke(target);
                     }
                     publishing.drop_for(shared, target, DropReason::Oldest, oldest);

@@ -33,7 +33,7 @@ const STAGE: BatchLimit = BatchLimit { items: 256, bytes: 64 << 10 };
 #[derive(Clone, Debug)]
 pub struct Publication {
     /// Of a small one all of its frames, else everything in front of the payload.
-    pub head: Bytes,
+    pub head: Box<[u8]>,
     /// Of a large one the payload, as the publisher gave it; else empty.
     pub payload: Bytes,
     /// With what each queue is charged.
@@ -295,7 +295,7 @@ fn enqueue(queue: &mut Queue, publication: &Publication) {
             Head { kind: Kind::Message, depth: 0, channel: 0, correlation: 0, expiry_ms: 0, charge: *charge, stamp: 0 };
         queue.waiting.push_bytes(&mut queue.chunks, &entry, 0, head);
     } else {
-        let record = Record { envelope: Some(Box::from(&head[..])), payload: payload.clone(), ..Record::empty() };
+        let record = Record { envelope: Some(head.clone()), payload: payload.clone(), ..Record::empty() };
         queue.waiting.push(&mut queue.chunks, record, *charge, 0);
     }
 }
@@ -387,7 +387,7 @@ mod tests {
     fn a_large_payload_is_shared_and_written_behind_its_head() {
         let queue = Publications::new(1 << 20, SlowSubscriber::DropNewest);
         let payload = Bytes::from(vec![7; 50_000]);
-        let large = Publication { head: Bytes::from_static(b"head"), payload: payload.clone(), charge: 50_100 };
+        let large = Publication { head: Box::from(*b"head"), payload: payload.clone(), charge: 50_100 };
         queue.push(&large, Instant(0));
         queue.push(&publication(1, 2), Instant(0));
         let got = drain(&queue);

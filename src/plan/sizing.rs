@@ -58,8 +58,8 @@ pub const LINK_STATE_BYTES: u64 = 4096;
 /// The channels that one peer announced: 256 names of 64 bytes with their bookkeeping.
 pub const CHANNEL_LIST_BYTES: u64 = 256 * 96;
 
-/// A subscription beside the bytes of its prefix: two nodes of the tree with their places in their parents, and
-/// its members in two sets.
+/// A subscription beside the bytes of its prefix: its place in the table, which may have grown to twice what it
+/// holds, and its member in two sets.
 pub const SUBSCRIPTION_BYTES: u64 = 384;
 
 /// The most prefixes that one subscribing role of this host asks for.
