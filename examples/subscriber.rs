@@ -17,8 +17,11 @@ use clap::Parser;
 #[derive(Parser)]
 struct Args {
     /// A publisher: tcp://host:port; may be given several times
-    #[arg(long, value_name = "ADDR", required = true)]
+    #[arg(long, value_name = "ADDR", required_unless_present = "listen")]
     publisher: Vec<String>,
+    /// Where publishers may connect: tcp://host:port
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
     /// Topics that begin with this; may be given several times, and "" is every topic
     #[arg(long, value_name = "PREFIX")]
     topic: Vec<String>,
@@ -44,10 +47,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     for addr in &args.publisher {
         builder = builder.publisher_at(addr);
     }
+    if let Some(addr) = args.listen {
+        builder = builder.publishers_connect().listen(addr);
+    }
     for prefix in &args.topic {
         builder = builder.topic(prefix);
     }
     let host = builder.start()?;
+    for addr in host.addresses() {
+        println!("listening on tcp://{addr}");
+    }
     let lines = host.subscriber("lines")?;
     for line in std::io::stdin().lock().lines() {
         match line?.split_at_checked(1) {

@@ -677,6 +677,7 @@ impl CompletionEngine {
                 mode @ (Mode::StockAsking | Mode::StockPushing) => self.stock_up(key, peer, mode, carry),
                 Mode::Subscriber if self.shared.publishing.is_some() => self.subscriber_up(key, peer, carry),
                 Mode::Subscriber => self.close(key, "it subscribes, and this host has no publisher"),
+                Mode::Publisher => self.publisher_came(key, peer, carry),
                 _ => self.close(key, "this kind of socket is not served here"),
             },
             (None, Some(at)) => match (self.dials[at as usize].role, Mode::of(&peer, true)) {

@@ -211,6 +211,7 @@ mod tests {
         let plan = SubscriberPlan {
             name: "ticks".into(),
             publishers: Vec::new(),
+            accepts: false,
             topics: topics.iter().map(|t| t.as_bytes().into()).collect(),
         };
         Subscribing::new(&[plan]).roles.remove(0)

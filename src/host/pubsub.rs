@@ -106,6 +106,7 @@ impl PublisherOptions {
 pub(crate) struct SubscriberOption {
     pub(crate) name: String,
     pub(crate) publishers: Vec<String>,
+    pub(crate) accepts: bool,
     pub(crate) topics: Vec<Vec<u8>>,
 }
 
@@ -134,7 +135,7 @@ impl HostBuilder {
         name: impl Into<String>,
         factory: impl Fn(usize) -> H + Send + Sync + 'static,
     ) -> Self {
-        let option = SubscriberOption { name: name.into(), publishers: Vec::new(), topics: Vec::new() };
+        let option = SubscriberOption { name: name.into(), publishers: Vec::new(), accepts: false, topics: Vec::new() };
         self.options.subscribers.push(option);
         let factory = Arc::new(factory);
         let seat: SeatFactory = Arc::new(move |shard, seat| -> Box<dyn Seat> {
@@ -147,10 +148,18 @@ impl HostBuilder {
     /// A publisher of the subscriber before: the `tcp://host:port` of an afflux host with a publisher, or
     /// of a ZeroMQ PUB or XPUB. Dialled, and dialled again whenever the connection is lost; everything that
     /// is subscribed to is told anew then. Several may be named; each has one connection, and their
-    /// publications come in no order among each other. A subscriber without one is refused.
+    /// publications come in no order among each other. A subscriber without one is refused, unless
+    /// [`publishers_connect`](Self::publishers_connect).
     pub fn publisher_at(self, addr: impl Into<String>) -> Self {
         let addr = addr.into();
         self.on_subscriber("publisher_at", addr.clone(), |subscriber| subscriber.publishers.push(addr))
+    }
+
+    /// ZeroMQ PUB and XPUB sockets that connect to a [`listen`](Self::listen) address are publishers of the
+    /// subscriber before, beside those that it dials. Of one subscriber per host, because a connection does not
+    /// say whom it is for; without `listen`: refused. Default: such sockets are refused.
+    pub fn publishers_connect(self) -> Self {
+        self.on_subscriber("publishers_connect", "stated".into(), |subscriber| subscriber.accepts = true)
     }
 
     /// Topics that begin with `prefix` are wanted by the subscriber before, from the start; the empty prefix

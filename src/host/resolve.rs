@@ -222,8 +222,14 @@ fn pubsub(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
         if options.subscribers[..i].iter().any(|other| other.name == *name) {
             rules.refuse("subscriber", name, "each name once");
         }
-        if stated.publishers.is_empty() {
+        if stated.publishers.is_empty() && !stated.accepts {
             rules.refuse("subscriber", name, "has a publisher: publisher_at names one");
+        }
+        if stated.accepts && options.listen.is_empty() {
+            rules.refuse("publishers_connect", "without listen", "publishers connect to an address of listen");
+        }
+        if stated.accepts && plan.subscribers.iter().any(|other| other.accepts) {
+            rules.refuse("publishers_connect", name, "of one subscriber per host");
         }
         let mut publishers = Vec::new();
         for text in &stated.publishers {
@@ -246,7 +252,12 @@ fn pubsub(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
             rules.refuse("topic", value, rule);
         }
         let topics = stated.topics.iter().map(|topic| topic.as_slice().into()).collect();
-        plan.subscribers.push(SubscriberPlan { name: name.as_str().into(), publishers, topics });
+        plan.subscribers.push(SubscriberPlan {
+            name: name.as_str().into(),
+            publishers,
+            accepts: stated.accepts,
+            topics,
+        });
     }
     if options.subscribers.len() > CHANNELS_MAX {
         rules.refuse("subscriber", options.subscribers.len(), format!("at most {CHANNELS_MAX} per host"));
@@ -518,7 +529,10 @@ mod tests {
             .topic(vec![0; 5000])
             .subscriber("ticks", |_| Silent)
             .subscriber("a b", |_| Silent)
-            .publisher_at("udp://127.0.0.1:7202");
+            .publishers_connect()
+            .publisher_at("udp://127.0.0.1:7202")
+            .subscriber("b", |_| Silent)
+            .publishers_connect();
         let found = broken(&wrong, &machine(2));
         let expected = [
             "topic = before any subscriber: speaks of the subscriber before it",
@@ -535,7 +549,10 @@ mod tests {
             "subscriber = ticks: each name once",
             "subscriber = ticks: has a publisher",
             "subscriber = \"a b\"",
+            "publishers_connect = without listen",
             "publisher_at = udp://127.0.0.1:7202",
+            "publishers_connect = without listen",
+            "publishers_connect = b: of one subscriber",
         ];
         assert_eq!(found.len(), expected.len(), "{found:#?}");
         for (found, expected) in found.iter().zip(expected) {

@@ -46,6 +46,8 @@ pub struct SubscriberPlan {
     pub name: Arc<str>,
     /// Whom to dial: one connection to each.
     pub publishers: Vec<Endpoint>,
+    /// Publishers that dial us are this role's; one role of a host at most.
+    pub accepts: bool,
     /// Prefixes from the start.
     pub topics: Vec<Arc<[u8]>>,
 }

@@ -250,6 +250,8 @@ fn a_waiting_publication_is_for_all_or_for_nobody_and_ends_at_the_publishers_cei
     assert_eq!(status.waiting, 0);
     let status = status.publisher.unwrap();
     assert_eq!((status.published, status.matched), (published + 1, 2 * published));
+    let [fast, slow] = &status.subscribers[..] else { panic!("{status:?}") };
+    assert_eq!((fast.queued, slow.queued.records > 0), (Amount::default(), true), "what was reserved is given back");
     assert_eq!(status.dropped.total(), Amount::default());
 
     // It goes on when there is room, in order.
@@ -384,6 +386,31 @@ fn whoever_subscribes_to_too_much_is_disconnected() {
     let nobody = server("nobody").start().unwrap();
     let mut refused = Raw::subscribe(&nobody, "");
     assert_eq!(refused.count_to_the_end(), 0, "this host has no publisher");
+}
+
+#[test]
+fn publishers_may_come_themselves() {
+    let _dog = watch();
+    let (tell, heard) = channel();
+    let desk = server("desk")
+        .plain("ticker", "secret")
+        .subscriber("ticks", move |_| Listener(tell.clone()))
+        .publishers_connect()
+        .topic("eur/")
+        .start()
+        .unwrap();
+    let mut publisher = Raw::dial_as(&desk, "PUB", Some(("ticker", "secret")));
+    assert_eq!(publisher.subscription(), b"\x01eur/");
+    publisher.publish("eur/usd", "1");
+    assert_eq!(next(&heard), ("eur/usd".into(), "1".into()));
+    desk.subscriber("ticks").unwrap().subscribe("log").unwrap();
+    assert_eq!(publisher.subscription(), b"\x01log");
+    let mut second = Raw::dial_as(&desk, "XPUB", Some(("ticker", "secret")));
+    assert_eq!([second.subscription(), second.subscription()], [b"\x01eur/".to_vec(), b"\x01log".to_vec()]);
+    second.publish("log", "2");
+    assert_eq!(next(&heard), ("log".into(), "2".into()));
+    drop((publisher, second));
+    until_status(&desk, |s| s.links.is_empty());
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! Connections to publishers that we dial as SUB, and what they are told; and those of subscribers that
-//! dialled us.
+//! Publishers, dialled as SUB or come as PUB, and what they are told; and subscribers that dialled us.
 
 use std::sync::Arc;
 
@@ -34,9 +33,7 @@ impl CompletionEngine {
     }
 
     fn add_publisher(&mut self, role: usize, to: Endpoint) {
-        // Seats of roles stand behind those of channels.
-        let seat = (self.shared.plan.channels.len() + role) as u16;
-        let target = self.new_target(true, Dialect::Publisher(seat), to.to_string().into());
+        let target = self.new_target(true, Dialect::Publisher(self.seat_of(role)), to.to_string().into());
         self.command(target.owner, ShardCommand::Adopt(target.clone()));
         let at = self.dials.len() as u32;
         let backoff = Backoff::new(self.shared.plan.reconnect_min, self.shared.plan.reconnect_max);
@@ -61,9 +58,29 @@ impl CompletionEngine {
         dial.backoff.reset();
         dial.had_outcome = true;
         dial.conns = [None; 2];
-        let target = dial.target.clone();
-        let minor = peer.minor;
-        let up = Single { target: target.clone(), dial: Some(at), mode: Mode::Publisher, minor, carry };
+        let single =
+            Single { target: dial.target.clone(), dial: Some(at), mode: Mode::Publisher, minor: peer.minor, carry };
+        self.listen_to(key, role, single);
+    }
+
+    /// A publisher dialled us.
+    pub(super) fn publisher_came(&mut self, key: ConnKey, peer: PeerHello, carry: Vec<u8>) {
+        let Some(role) = self.shared.plan.subscribers.iter().position(|role| role.accepts) else {
+            return self.close(key, "it publishes, and no subscriber here takes publishers that connect");
+        };
+        let label = label_of(&peer).unwrap_or_else(|| format!("publisher {}", self.next_target).into());
+        let target = self.new_target(false, Dialect::Publisher(self.seat_of(role)), label);
+        self.listen_to(key, role, Single { target, dial: None, mode: Mode::Publisher, minor: peer.minor, carry });
+    }
+
+    /// Seats of roles stand behind those of channels.
+    fn seat_of(&self, role: usize) -> u16 {
+        (self.shared.plan.channels.len() + role) as u16
+    }
+
+    /// A publisher is up, and is told what is wanted.
+    fn listen_to(&mut self, key: ConnKey, role: usize, up: Single) {
+        let (target, minor) = (up.target.clone(), up.minor);
         let Some(link) = self.single_up(key, up) else { return };
         // What changed up to now is told to the others; this one is told everything.
         self.tell_changes();

@@ -157,7 +157,8 @@ fn pubsub(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
         // The set, changes that were not told, and both as frames on their way to each publisher.
         let entries = (SUBSCRIPTIONS_MAX * 2 * 64) as u64;
         let text = (SUBSCRIPTION_TEXT_MAX + SUBSCRIPTIONS_MAX * 16) as u64;
-        let publishers: u64 = plan.subscribers.iter().map(|s| s.publishers.len() as u64).sum();
+        let dialled: u64 = plan.subscribers.iter().map(|s| s.publishers.len() as u64).sum();
+        let publishers = if plan.subscribers.iter().any(|s| s.accepts) { dialled.max(links) } else { dialled };
         let roles = plan.subscribers.len() as u64;
         let row = Reservation::overhead("our subscriptions", roles, entries + 2 * text, "unsubscribe", Refuse);
         ledger.add(row.expecting(roles * 4096));
