@@ -39,6 +39,10 @@ origin_oversize_twice   | prop | origin::
 wheel_early             | prop | wheel::
 topics_forget_length    | prop | topics::
 publications_drop_uncounted | prop | publications::
+stream_limit_ignored    | prop | stream::
+client_unheld           | lib  | sessions::
+client_unanswered       | lib  | sessions::
+client_end_unread       | lib  | sessions::
 ring_unwoken            | sim  | promises
 waiter_end_untold       | sim  | promises
 slot_unrelieved         | sim  | promises

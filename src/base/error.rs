@@ -125,6 +125,8 @@ pub enum Detail {
     Malformed,
     /// The peers speak no common version.
     Version,
+    /// The right to answer this frame was used before.
+    TokenUsed,
 }
 
 /// How far an operation had come when it ended.
@@ -291,6 +293,7 @@ impl fmt::Display for Error {
             (Detail::Draining, _) => f.write_str("every member is draining or has weight 0")?,
             (Detail::MessageTooLarge, _) => f.write_str("the record is larger than MaxMessageSize")?,
             (Detail::WaitOnShard, _) => f.write_str("a thread of the runtime may not block; use then() or await")?,
+            (Detail::TokenUsed, _) => f.write_str("this frame was answered before; a reply token works once")?,
             (Detail::None, _) => write!(f, "{}", kind.name())?,
             (d, Some(ms)) => write!(f, "{} ({d:?}) after {ms} ms", kind.name())?,
             (d, None) => write!(f, "{} ({d:?})", kind.name())?,

@@ -8,6 +8,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,17 +46,14 @@ pub struct Debt {
 impl Debt {
     /// Pays with a reply.
     pub fn reply(self, payload: Bytes) {
-        let record = Record {
-            kind: Kind::Reply,
-            depth: 0,
-            channel: 0,
-            correlation: self.correlation,
-            expiry_ms: 0,
-            method: Default::default(),
-            payload,
-            envelope: self.envelope,
-        };
+        let record = reply(self.correlation, self.envelope, payload);
         answer(&self.shared, &self.target, self.link, record);
+    }
+
+    /// The same without writing it. The target, if somebody has to come by its lane.
+    pub fn leave_reply(self, payload: Bytes) -> Option<Arc<Target>> {
+        let record = reply(self.correlation, self.envelope, payload);
+        leave(&self.shared, &self.target, self.link, record).then_some(self.target)
     }
 
     /// Pays with an error.
@@ -65,12 +63,34 @@ impl Debt {
     }
 }
 
+fn reply(correlation: u64, envelope: Option<Box<[u8]>>, payload: Bytes) -> Record {
+    Record { kind: Kind::Reply, correlation, envelope, payload, ..Record::empty() }
+}
+
 /// Sends an answer.
 pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) {
+    if let Some(post) = admit(shared, target, link, record) {
+        lanes::post(shared, target, post);
+    }
+}
+
+/// Leaves an answer for its lane without writing it; false if there is nothing to be written. The caller sees to it
+/// that somebody comes by.
+pub fn leave(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) -> bool {
+    let post = admit(shared, target, link, record);
+    let left = post.is_some();
+    post.into_iter().for_each(|post| target.completion.leave(post));
+    left
+}
+
+/// What is to be written of an answer; `None`: it waits for room, or has ended its request already.
+fn admit(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) -> Option<Post> {
     if target.dialect == Dialect::Local {
         // Who asked is in this process: the answer is there when it is made.
-        take_reply(shared, target, record, shared.clock.now());
-        return;
+        let mut wakes = Vec::new();
+        take_reply(shared, target, record, shared.clock.now(), &mut wakes);
+        wakes.into_iter().for_each(Waker::wake);
+        return None;
     }
     let charge = record.charge();
     // Errors are small and bounded by the requests that were started: always admitted.
@@ -78,9 +98,10 @@ pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record:
         target.replies.force(charge);
         shared.replies.force(charge);
     } else if !enter_replies(shared, target, link, charge) {
-        return wait(shared, target, link, record);
+        wait(shared, target, link, record);
+        return None;
     }
-    lanes::post(shared, target, Post::Reply { link, record });
+    Some(Post::Reply { link, record })
 }
 
 fn enter_replies(shared: &HostShared, target: &Target, link: u64, charge: u64) -> bool {
@@ -209,7 +230,14 @@ pub fn expired(shared: &Arc<HostShared>, id: CellId, now: Instant) {
 }
 
 /// A reply or error has arrived: it ends its request, if that has not ended, and says how long it took.
-pub fn take_reply(shared: &HostShared, target: &Arc<Target>, record: Record, now: Instant) -> Option<Duration> {
+/// Whoever waits for it is put into `wakes`.
+pub fn take_reply(
+    shared: &HostShared,
+    target: &Arc<Target>,
+    record: Record,
+    now: Instant,
+    wakes: &mut Vec<Waker>,
+) -> Option<Duration> {
     let id = CellId::from_correlation(record.correlation);
     let tag = TAG_REQUEST | target.id.0;
     if shared.cells.tag(id) != Some(tag) {
@@ -239,7 +267,7 @@ pub fn take_reply(shared: &HostShared, target: &Arc<Target>, record: Record, now
             }
         },
     };
-    if shared.cells.finish_claimed(id, outcome).is_ok() {
+    if shared.cells.finish_claimed_later(id, outcome, wakes).is_ok() {
         shared.counts.replies.add(1);
         shared.leave_slot(target);
         since.map(|since| now.since(since))

@@ -21,6 +21,7 @@ use bytes::Bytes;
 
 use super::handle::{Begun, Handle, Order, Waiter};
 use super::here;
+use super::session::SessionOrder;
 use super::shared::{HostShared, Outcome};
 use crate::base::error::{Detail, Error, ErrorKind, RequestError, SendError};
 use crate::base::id::CellId;
@@ -98,14 +99,33 @@ impl Terminal for TwoWay {
 pub(crate) enum Origin<'a> {
     Borrowed(&'a Handle),
     Owned(Arc<Handle>),
+    /// An end client's session, whose sends have a way of their own.
+    Session(Box<SessionOrder>),
 }
 
 impl Origin<'_> {
     #[inline]
-    fn handle(&self) -> &Handle {
+    fn handle(&self) -> Option<&Handle> {
         match self {
-            Origin::Borrowed(handle) => handle,
-            Origin::Owned(handle) => handle,
+            Origin::Borrowed(handle) => Some(handle),
+            Origin::Owned(handle) => Some(handle),
+            Origin::Session(_) => None,
+        }
+    }
+
+    fn shared(&self) -> &Arc<HostShared> {
+        match self {
+            Origin::Borrowed(handle) => handle.shared(),
+            Origin::Owned(handle) => handle.shared(),
+            Origin::Session(order) => &order.session().shared,
+        }
+    }
+
+    fn begin(&self, order: Order, waiter: Waiter<'_>) -> Begun {
+        match self {
+            Origin::Borrowed(handle) => handle.begin(order, waiter),
+            Origin::Owned(handle) => handle.begin(order, waiter),
+            Origin::Session(session) => session.begin(order.payload, order.timeout, waiter),
         }
     }
 }
@@ -196,12 +216,13 @@ impl<'a, K: Terminal> Op<'a, K> {
         matches!(K::KIND, Kind::Message)
             && self.named
             && is_timeout(self.timeout)
-            && self.origin.handle().send_now(self.slot, self.lineage.depth, &mut self.method, &mut self.payload)
+            && self.origin.handle().is_some_and(|handle| {
+                handle.send_now(self.slot, self.lineage.depth, &mut self.method, &mut self.payload)
+            })
     }
 
     #[inline(never)]
     fn start_slowly(self, waiter: Waiter<'_>) -> Started<K> {
-        let handle = self.origin.handle();
         let Some(timeout) = whole_millis(self.timeout) else {
             let error = Error::new(ErrorKind::InvalidOperation, Detail::None)
                 .with_text(format!("timeout = {:?}: must be 1 ms..={TIMEOUT_MS_MAX} ms", self.timeout));
@@ -216,11 +237,11 @@ impl<'a, K: Terminal> Op<'a, K> {
             inherited: self.lineage.deadline,
             depth: self.lineage.depth,
         };
-        match handle.begin(order, waiter) {
+        match self.origin.begin(order, waiter) {
             Begun::Accepted => Started::Ended(Outcome::Accepted),
             Begun::Failed(error, payload) => Started::Ended(Outcome::Failed { error, payload: Some(payload) }),
             Begun::Cell { id, tag, target, deadline, since } => Started::Waits(Pending {
-                shared: handle.shared().clone(),
+                shared: self.origin.shared().clone(),
                 cell: Some(id),
                 tag,
                 target,
@@ -251,7 +272,7 @@ impl<'a, K: Terminal> Op<'a, K> {
     /// Starts it; its end can be waited for, polled or taken later. One thread can have as many
     /// outstanding as the host has places; beyond that they end at once with their payload.
     pub fn submit(self) -> Pending<K> {
-        let shared = self.origin.handle().shared().clone();
+        let shared = self.origin.shared().clone();
         match self.start(Waiter::Nobody) {
             Started::Waits(pending) => pending,
             Started::Ended(outcome) => Pending {

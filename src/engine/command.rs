@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use super::shared::Outgoing;
+use super::stream::NewSession;
 use crate::flow::target::Target;
 use crate::flow::transport::Transport;
 use crate::meter::latency::LatencySet;
@@ -31,6 +32,8 @@ pub enum ShardCommand {
     },
     /// A target that we dial, before it was ever up: it has a queue from the start.
     Adopt(Arc<Target>),
+    /// An end client came; it is the shard's from now on.
+    Client(Box<NewSession>),
     /// A command for a peer whose only connection the shard writes.
     Say {
         /// Which target.

@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -49,12 +50,15 @@ use crate::wire::socket::SocketType;
 use crate::wire::stock::Malformed;
 
 mod census;
+mod clients;
 mod rivals;
 mod stock;
 mod subscriptions;
+mod ticker;
 use census::Census;
 use rivals::Contest;
 use subscriptions::Listening;
+use ticker::Ticker;
 
 /// Names of channels that one host gives numbers to.
 const NAMES_MAX: usize = 4096;
@@ -210,6 +214,7 @@ pub struct CompletionEngine {
     next_link: u64,
     /// Links whose node is known under another instance, until it is clear which of them lives.
     contests: Vec<Contest>,
+    ticker: Ticker,
     census: Census,
     names: HashMap<Arc<str>, ChannelId>,
     /// Every node that ever announced a channel, with its weights.
@@ -221,6 +226,8 @@ pub struct CompletionEngine {
     telling: bool,
     actions: VecDeque<CompletionAction>,
     block: Box<[u8]>,
+    /// Whom the replies of one read have ended; kept for its place.
+    wakes: Vec<Waker>,
     latencies: LatencySet,
     random: Rng,
     again: Vec<TargetId>,
@@ -256,6 +263,7 @@ impl CompletionEngine {
             next_target: 1,
             next_link: 1,
             contests: Vec::new(),
+            ticker: Ticker::default(),
             census: Census::new(&plan),
             names: HashMap::new(),
             known: Vec::new(),
@@ -266,6 +274,7 @@ impl CompletionEngine {
             telling: false,
             actions: VecDeque::new(),
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
+            wakes: Vec::new(),
             latencies: LatencySet::new(),
             random: Rng::new(seed),
             again: Vec::new(),
@@ -348,6 +357,7 @@ impl CompletionEngine {
             || self.shared.gate.pressure().1 != self.told_epoch
             || self.shared.subscribing.changed.is_raised()
             || !self.again.is_empty()
+            || self.shared.tick.is_raised() != self.ticker.runs()
     }
 
     // ---- connections
@@ -1041,10 +1051,11 @@ impl CompletionEngine {
         let mut bytes = 0;
         let mut wrong = None;
         let mut commands = Vec::new();
+        let mut wakes = std::mem::take(&mut self.wakes);
         let end = match reading.as_mut() {
             Some(reader) => reader.read(&mut block, budget, &mut bytes, |item| match item {
                 Item::Record(record) => {
-                    if let Some(took) = answer::take_reply(&self.shared, &target, record, now) {
+                    if let Some(took) = answer::take_reply(&self.shared, &target, record, now, &mut wakes) {
                         self.latencies.record(Latency::Request, took);
                     }
                 }
@@ -1054,7 +1065,7 @@ impl CompletionEngine {
                     self.shared.counts.malformed.add(1);
                     if let Some(id) = correlation {
                         let error = error_record(id, None, ErrorKind::Protocol, 0, reason);
-                        answer::take_reply(&self.shared, &target, error, now);
+                        answer::take_reply(&self.shared, &target, error, now, &mut wakes);
                     }
                 }
                 Item::Publication(_) => wrong = Some("not a reply"),
@@ -1063,6 +1074,8 @@ impl CompletionEngine {
             None => Ok(false),
         };
         self.block = block;
+        wakes.drain(..).for_each(Waker::wake);
+        self.wakes = wakes;
         if reading.release() == crate::sync::baton::Released::MoreWork {
             self.again.push(id);
         }
@@ -1261,6 +1274,7 @@ impl CompletionEngine {
         if !self.late_commands.is_empty() {
             next = next.min(now.after(Duration::from_millis(1)));
         }
+        next = next.min(self.tick(now));
         (more, next)
     }
 

@@ -9,10 +9,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
+use super::answer::Debt;
 use super::handle::Handle;
+use super::lanes;
 use super::shared::{Class, HostShared, Outcome};
 use crate::base::id::{CellId, ShardId};
 use crate::base::time::Instant;
+use crate::flow::target::Target;
 use crate::sync::task::TaskList;
 
 /// A continuation of one seat. A panic drops continuations whose operations go on: the generation
@@ -65,6 +70,11 @@ pub struct Core {
     started_max: u32,
     awaited: HashMap<u32, Awaited>,
     at_once: VecDeque<(u16, ContinuationKey, Outcome)>,
+    /// Replies of this run of jobs are left for its end.
+    batching: bool,
+    /// How many were left, and for whom.
+    left: u32,
+    left_for: Vec<Arc<Target>>,
 }
 
 impl std::fmt::Debug for Core {
@@ -76,6 +86,12 @@ impl std::fmt::Debug for Core {
 /// What a shard owns at most without the others' knowing: added to `max_owned_bytes` by each shard
 /// that is in the middle of a turn.
 const OWNED_UNTOLD: u64 = 64 << 10;
+
+/// Jobs of a run from which on its replies are written together.
+const BATCH_FROM: usize = 4;
+
+/// The most replies that are left at a time.
+const BATCH_MAX: u32 = 32;
 
 impl Core {
     /// The core of `shard`, with nothing started.
@@ -94,6 +110,9 @@ impl Core {
             started_max: shared.plan.started_per_shard[shard.index()],
             awaited: HashMap::new(),
             at_once: VecDeque::new(),
+            batching: false,
+            left: 0,
+            left_for: Vec::new(),
             shared,
         }
     }
@@ -135,6 +154,51 @@ impl Core {
                 self.shared.relieve();
             }
             std::cmp::Ordering::Equal => {}
+        }
+    }
+
+    /// A run of jobs begins, with so many more to come. Replies of a long one leave together, for they cost a
+    /// system call each; the completion thread looks after them every millisecond, lest a job that gets
+    /// stuck holds those of the jobs before it.
+    pub fn begin_run(&mut self, jobs: usize) {
+        self.batching = jobs >= BATCH_FROM;
+    }
+
+    /// It is over: what was left is written.
+    pub fn end_run(&mut self) {
+        self.batching = false;
+        self.write_left();
+    }
+
+    /// Pays a debt, at once or with others of its run.
+    pub fn reply(&mut self, debt: Debt, payload: Bytes) {
+        if !self.batching {
+            return debt.reply(payload);
+        }
+        let Some(target) = debt.leave_reply(payload) else { return };
+        if !self.left_for.iter().any(|known| Arc::ptr_eq(known, &target)) {
+            self.shared.port(self.shard).left.lock().push(target.clone());
+            self.left_for.push(target);
+            // After it was left: whoever lowers the flag looks at what was left once more.
+            if !self.shared.tick.is_raised() && self.shared.tick.raise() {
+                self.shared.completion.wake.wake();
+            }
+        }
+        self.left += 1;
+        if self.left >= BATCH_MAX {
+            self.write_left();
+        }
+    }
+
+    fn write_left(&mut self) {
+        if self.left_for.is_empty() {
+            return;
+        }
+        self.left = 0;
+        self.shared.port(self.shard).left.lock().clear();
+        self.shared.port(self.shard).batches.add(1);
+        for target in self.left_for.drain(..) {
+            lanes::drive_completion(&self.shared, &target);
         }
     }
 

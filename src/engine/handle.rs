@@ -37,6 +37,12 @@ use crate::sync::ring::{Producer, ring};
 /// How deep calls from handlers to handlers may nest.
 pub const CALL_DEPTH_MAX: u8 = 32;
 
+/// A caller whose ring has less than this part of its places free outruns its shard, and gives way once.
+const CROWDED: usize = 4;
+
+/// Requests in flight to a peer up to which each is written by its caller.
+const ALONE_MAX: u32 = 8;
+
 /// What is asked of a handle.
 #[derive(Debug)]
 pub struct Order {
@@ -190,7 +196,8 @@ impl Handle {
     #[inline]
     pub fn send_now(&self, slot: usize, depth: u8, method: &mut Method, payload: &mut Bytes) -> bool {
         let shared = &*self.shared;
-        let state = &mut *self.state.lock();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         state.follow_routes(shared);
         let Destination { rotation, finding, .. } = &mut state.destinations[slot];
         let (Some((target, channel)), true) = (rotation.only(), finding.is_empty()) else { return false };
@@ -200,7 +207,8 @@ impl Handle {
             && shared.life() == Life::Serving
             && !target.gone.is_raised();
         let charge = charge(payload.len(), method.as_bytes().len());
-        if !ordinary || producer.free() == 0 || target.mark.try_admit(charge).is_err() {
+        let free = producer.free();
+        if !ordinary || free == 0 || target.mark.try_admit(charge).is_err() {
             return false;
         }
         let record = Record {
@@ -214,6 +222,12 @@ impl Handle {
             envelope: None,
         };
         push(shared, producer, target, record);
+        let crowded = free < producer.capacity() / CROWDED;
+        drop(guard);
+        if crowded && self.class == Class::Caller {
+            // Its shard may want this very processor.
+            std::thread::yield_now();
+        }
         true
     }
 
@@ -431,7 +445,7 @@ fn with_producer<R>(
 
 /// Hands an admitted record over; there is a free place.
 #[inline]
-fn push(shared: &HostShared, producer: &mut Producer<Outgoing>, target: &Target, record: Record) {
+pub(super) fn push(shared: &HostShared, producer: &mut Producer<Outgoing>, target: &Target, record: Record) {
     let pushed = producer.push(Outgoing { target: target.id, record });
     assert!(pushed.is_ok(), "a free place was seen, and nobody else pushes to this ring");
     if !cfg!(afflux_mutation = "ring_unwoken") {
@@ -441,7 +455,7 @@ fn push(shared: &HostShared, producer: &mut Producer<Outgoing>, target: &Target,
 
 /// Puts an operation into the waiting room and on its way to whoever can end its wait. Its target's
 /// mark has counted it as a waiter.
-fn wait(shared: &Arc<HostShared>, op: Op, deadline: Instant, waiter: Waiter<'_>) -> Begun {
+pub(super) fn wait(shared: &Arc<HostShared>, op: Op, deadline: Instant, waiter: Waiter<'_>) -> Begun {
     let (since, charge, target) = (op.since, op.record.charge(), op.target.clone());
     let forget = || {
         if let Some(t) = &target {
@@ -494,6 +508,7 @@ fn begin_request(
     record.expiry_ms = expiry_ms(deadline);
     let charge = record.charge();
     let tag = TAG_REQUEST | target.id.0;
+    let mut crowded = false;
     let begun = with_producer(shared, line, target.owner, |producer| {
         // A free slot, a free cell, a free place in the ring and room under the mark: then it is accepted.
         if producer.free() == 0 || target.mark.waiters() > 0 || !shared.enter_slot(&target) {
@@ -514,13 +529,23 @@ fn begin_request(
         if place.publish_claimed(waiter.terms(since, deadline, tag)) {
             shared.completion.wake.wake();
         }
-        // Nothing stands before it: written on this thread, without a hop, if the baton is free.
-        let left = if admitted.alone { lanes::write_alone(shared, &target, record) } else { Some(record) };
+        // Nothing stands before it: written on this thread, without a hop, if the baton is free. One of many goes
+        // with the others: its write would cost more than its wait.
+        let left = if admitted.alone && target.in_flight.ops() <= ALONE_MAX {
+            lanes::write_alone(shared, &target, record)
+        } else {
+            Some(record)
+        };
         if let Some(record) = left {
             push(shared, producer, &target, record);
+            crowded = producer.free() < producer.capacity() / CROWDED;
         }
         Ok(id)
     });
+    if crowded && class == Class::Caller {
+        // As in `send_now`.
+        std::thread::yield_now();
+    }
     match begun {
         Ok(id) => Begun::Cell { id, tag, target: Some(target), deadline, since },
         Err(record) => {

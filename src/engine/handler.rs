@@ -12,11 +12,14 @@ use super::answer::Debt;
 use super::call::{Lineage, OneWay, Op, Origin, RequestOp, SendOp, Started, Terminal, TwoWay};
 use super::core::Core;
 use super::handle::{Handle, Waiter};
+use super::lanes;
 use super::publish::Publisher;
 use super::seat::{Continuations, Peer};
-use super::shared::Outcome;
+use super::shared::{HostShared, Outcome};
 use crate::base::error::{Error, ErrorKind, RequestError};
+use crate::base::id::ShardId;
 use crate::base::record::Method;
+use crate::flow::target::Target;
 use crate::pattern::route::Address;
 use crate::wire::stock::Publication;
 
@@ -71,12 +74,12 @@ impl Request {
     }
 
     /// Answers. See [`Responder::reply`].
-    pub fn reply<H: Handler>(self, cx: &mut Context<'_, H>, payload: impl Into<Bytes>) {
+    pub fn reply<H: 'static>(self, cx: &mut Context<'_, H>, payload: impl Into<Bytes>) {
         self.responder.reply(cx, payload);
     }
 
     /// Answers with an error. See [`Responder::fail`].
-    pub fn fail<H: Handler>(self, cx: &mut Context<'_, H>, code: u16, sentence: &str) {
+    pub fn fail<H: 'static>(self, cx: &mut Context<'_, H>, code: u16, sentence: &str) {
         self.responder.fail(cx, code, sentence);
     }
 
@@ -135,7 +138,7 @@ impl Responder {
         Responder { debt: None, shard: PhantomData }
     }
 
-    fn pay<H: Handler>(mut self, cx: &mut Context<'_, H>, how: impl FnOnce(Debt)) {
+    fn pay<H: 'static>(mut self, cx: &mut Context<'_, H>, how: impl FnOnce(Debt)) {
         if let Some(debt) = self.debt.take() {
             let place = debt.place;
             how(debt);
@@ -146,18 +149,21 @@ impl Responder {
     /// Answers. Leaves at once, even if every ordinary queue is full; if this peer does not take
     /// its replies and its mark is reached, the reply waits under the socket's own ceiling and is
     /// replaced by a small error if that ends first. The caller's timeout plays no part in it.
-    pub fn reply<H: Handler>(self, cx: &mut Context<'_, H>, payload: impl Into<Bytes>) {
-        let payload = payload.into();
-        self.pay(cx, |debt| debt.reply(payload));
+    pub fn reply<H: 'static>(mut self, cx: &mut Context<'_, H>, payload: impl Into<Bytes>) {
+        if let Some(debt) = self.debt.take() {
+            let place = debt.place;
+            cx.core.reply(debt, payload.into());
+            cx.core.leave_place(place);
+        }
     }
 
     /// Answers with an error of kind `Remote`: a number of your own and a sentence, cut at 1 KiB.
-    pub fn fail<H: Handler>(self, cx: &mut Context<'_, H>, code: u16, sentence: &str) {
+    pub fn fail<H: 'static>(self, cx: &mut Context<'_, H>, code: u16, sentence: &str) {
         self.pay(cx, |debt| debt.fail(ErrorKind::Remote, code, sentence));
     }
 
     /// Passes on how a request of this handler's own ended.
-    pub fn reply_with<H: Handler>(self, cx: &mut Context<'_, H>, end: Result<Bytes, RequestError>) {
+    pub fn reply_with<H: 'static>(self, cx: &mut Context<'_, H>, end: Result<Bytes, RequestError>) {
         match end {
             Ok(payload) => self.reply(cx, payload),
             Err(e) => self.pay(cx, |debt| debt.fail(e.kind(), e.error().code(), &e.to_string())),
@@ -192,6 +198,30 @@ fn settle(debt: Debt, end: Result<Bytes, Failure>) {
         Ok(payload) => debt.reply(payload),
         Err(failure) => debt.fail(failure.kind, failure.code, &failure.text),
     }
+    finish(&shared, shard, place);
+}
+
+/// Answers many requests at once, from the calling thread: what goes to one peer leaves in as few writes as it
+/// fits. Each answer is as if given by [`RemoteResponder::reply`].
+pub fn reply_all(answers: impl IntoIterator<Item = (RemoteResponder, Bytes)>) {
+    let mut left: Vec<(Arc<HostShared>, Arc<Target>)> = Vec::new();
+    for (mut responder, payload) in answers {
+        let Some(debt) = responder.debt.take() else { continue };
+        let (shared, shard, place) = (debt.shared.clone(), debt.shard, debt.place);
+        if let Some(target) = debt.leave_reply(payload)
+            && !left.iter().any(|(_, known)| Arc::ptr_eq(known, &target))
+        {
+            left.push((shared.clone(), target));
+        }
+        finish(&shared, shard, place);
+    }
+    for (shared, target) in left {
+        lanes::drive_completion(&shared, &target);
+    }
+}
+
+/// Tells a shard that the request in one of its places was answered elsewhere.
+fn finish(shared: &HostShared, shard: ShardId, place: u32) {
     let port = shared.port(shard);
     port.finished.lock().push(place);
     port.wake.wake();
@@ -263,7 +293,7 @@ impl From<Error> for Failure {
 }
 
 /// What a callback may use besides itself. Borrows the shard, never the handler.
-pub struct Context<'a, H: Handler> {
+pub struct Context<'a, H: 'static> {
     pub(crate) core: &'a mut Core,
     pub(crate) continuations: &'a mut Continuations<H>,
     pub(crate) seat: u16,
@@ -272,13 +302,13 @@ pub struct Context<'a, H: Handler> {
     pub(crate) peer: Peer,
 }
 
-impl<H: Handler> fmt::Debug for Context<'_, H> {
+impl<H: 'static> fmt::Debug for Context<'_, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context").field("seat", &self.seat).field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-impl<H: Handler> Context<'_, H> {
+impl<H: 'static> Context<'_, H> {
     /// A channel to call from here. Calls inherit what is left of the request being handled.
     pub fn channel(&self, name: &str) -> LocalChannel {
         LocalClient { handle: self.core.handle.clone(), lineage: self.lineage, shard: PhantomData }.channel(name)
@@ -369,7 +399,7 @@ impl LocalChannel {
 impl<K: Terminal> Op<'_, K> {
     /// Starts it and runs `f` on this handler when it has ended, in a turn of its own: never
     /// inline, not even when it fails at once. If the instance panics before that, `f` is dropped.
-    pub fn then<H: Handler>(
+    pub fn then<H: 'static>(
         self,
         cx: &mut Context<'_, H>,
         f: impl FnOnce(&mut H, Result<K::Ok, K::Err>, &mut Context<'_, H>) + 'static,

@@ -15,6 +15,7 @@ use crate::flow::target::{Dialect, Flushed, NO_CHANNEL, Post, Replies, Target, W
 use crate::sync::baton::{Held, PostHeld, Released};
 use crate::wire::encode;
 use crate::wire::header::{ErrorBody, Header};
+use crate::wire::stream;
 
 /// What a lane has staged at a time.
 pub const BATCH: BatchLimit = BatchLimit { items: 1024, bytes: 256 << 10 };
@@ -30,6 +31,11 @@ fn wire_channel(writer: &Writer<u16>, local: u16) -> Option<u16> {
 /// channel on this link.
 #[inline]
 pub fn stage(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
+    if writer.stream {
+        let head = |out: &mut Vec<u8>| stream::encode_head(envelope(record), record.payload.len(), out);
+        writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
+        return true;
+    }
     if writer.stock {
         return stage_stock(writer, record, charge);
     }
@@ -66,6 +72,11 @@ pub fn stage_taken(writer: &mut Writer<u16>, head: &Head, taken: Taken<'_>) -> b
         }
         Taken::Bytes { first, rest, method_len } => (first, rest, method_len as u8),
     };
+    if writer.stream {
+        let encode = |out: &mut Vec<u8>| stream::encode_head(&[], first.len() + rest.len(), out);
+        writer.egress.push(head.channel, head.charge, encode, Body::Copied(first, rest));
+        return true;
+    }
     let Some(channel) = wire_channel(writer, head.channel) else { return false };
     let header = Header {
         kind: head.kind,
@@ -114,6 +125,9 @@ pub fn flush_application(target: &Target, writer: &mut Writer<u16>) -> Flushed {
         // Who waits for the room is the caller's business, see above.
         let _ = target.mark.release(freed);
         target.written.set(writer.written_ever);
+        if writer.stream {
+            target.written_charge.add(freed);
+        }
     }
     flushed
 }
@@ -126,16 +140,16 @@ pub fn post(shared: &Arc<HostShared>, target: &Arc<Target>, post: Post) {
     }
 }
 
-/// Writes what the completion lane of `target` has left, if nobody else does.
+/// Sees to it that what was left for the completion lane of `target` is written, by whoever writes now or here.
 pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
-    if let Some(writer) = target.completion.try_take() {
+    if let Some(writer) = target.completion.come_by() {
         write_posts(shared, target, writer);
     }
 }
 
 /// Writes what is queued for a subscriber, or has it written by whoever does so now.
 pub fn drive_publications(shared: &Arc<HostShared>, target: &Arc<Target>) {
-    if let Some(writer) = target.completion.nudge() {
+    if let Some(writer) = target.completion.come_by() {
         write_posts(shared, target, writer);
     }
 }
@@ -241,7 +255,8 @@ fn stage_reply(target: &Target, writer: &mut Writer<()>, record: Record) {
     let charge = record.charge();
     let payload = Body::of(&record.payload);
     match (target.dialect, record.kind) {
-        (Dialect::Native | Dialect::Local, _) => {
+        // An end client has no completion lane: nothing is ever posted for it.
+        (Dialect::Native | Dialect::Local | Dialect::Stream, _) => {
             writer.egress.push((), charge, |out| encode::encode_head(&record, record.channel, out), payload);
         }
         (_, Kind::Error) => {

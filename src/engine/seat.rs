@@ -18,9 +18,12 @@ use super::call::Lineage;
 use super::core::{ContinuationKey, Core};
 use super::handler::{Context, Continuation, Failure, Handler, LocalClient, Message, Request, Responder};
 use super::shared::Outcome;
+use super::stream::SessionShared;
 use crate::base::error::ErrorKind;
+use crate::base::id::TargetId;
 use crate::base::record::Record;
 use crate::base::time::Instant;
+use crate::flow::session::SessionEnd;
 use crate::flow::target::Target;
 use crate::sync::task::{TaskKey, TaskWaker};
 
@@ -53,31 +56,48 @@ pub trait Seat {
     fn resume(&mut self, core: &mut Core, key: ContinuationKey, outcome: Outcome);
     /// Polls a future that was woken.
     fn poll(&mut self, core: &mut Core, key: TaskKey);
+
+    /// Makes the session of an end client; false if that panicked. Only the seats of stream sockets have
+    /// sessions.
+    fn open(&mut self, core: &mut Core, session: Arc<SessionShared>, peer: Peer) -> bool {
+        let _ = (core, session, peer);
+        false
+    }
+
+    /// Ends the session of an end client, with its last callback.
+    fn close(&mut self, core: &mut Core, why: SessionEnd, peer: Peer) {
+        let _ = (core, why, peer);
+    }
 }
 
 /// Makes a shard's seat; called on that shard, with the seat's number.
 pub type SeatFactory = Arc<dyn Fn(usize, u16) -> Box<dyn Seat> + Send + Sync>;
 
 /// Continuations of one seat.
-pub struct Continuations<H: Handler> {
+pub struct Continuations<H: 'static> {
     slots: Vec<Slot<H>>,
     free: Vec<u32>,
 }
 
-struct Slot<H: Handler> {
+struct Slot<H: 'static> {
     generation: u32,
     waiting: Option<Waiting<H>>,
 }
 
-struct Waiting<H: Handler> {
-    place: u32,
-    lineage: Lineage,
-    peer: Peer,
-    run: Continuation<H>,
+/// A continuation, and what its context is made of.
+pub struct Waiting<H: 'static> {
+    /// The started place that it is a part of.
+    pub place: u32,
+    /// What calls made by it inherit.
+    pub lineage: Lineage,
+    /// Whose record led to it.
+    pub peer: Peer,
+    /// What runs.
+    pub run: Continuation<H>,
 }
 
-impl<H: Handler> Continuations<H> {
-    fn new() -> Self {
+impl<H: 'static> Continuations<H> {
+    pub(super) fn new() -> Self {
         Continuations { slots: Vec::new(), free: Vec::new() }
     }
 
@@ -92,7 +112,8 @@ impl<H: Handler> Continuations<H> {
         ContinuationKey { slot, generation: at.generation }
     }
 
-    fn take(&mut self, key: ContinuationKey) -> Option<Waiting<H>> {
+    /// Takes one out; `None` if it was dropped meanwhile.
+    pub fn take(&mut self, key: ContinuationKey) -> Option<Waiting<H>> {
         let at = self.slots.get_mut(key.slot as usize).filter(|at| at.generation == key.generation)?;
         let waiting = at.waiting.take()?;
         at.generation = at.generation.wrapping_add(1);
@@ -102,9 +123,21 @@ impl<H: Handler> Continuations<H> {
 
     /// Takes every one that waits.
     fn take_all(&mut self) -> Vec<Waiting<H>> {
-        let keys = (0..self.slots.len() as u32)
-            .map(|slot| ContinuationKey { slot, generation: self.slots[slot as usize].generation });
-        keys.collect::<Vec<_>>().into_iter().filter_map(|key| self.take(key)).collect()
+        self.take_where(|_| true)
+    }
+
+    /// Takes those that a record of this peer led to.
+    pub fn take_of(&mut self, peer: TargetId) -> Vec<Waiting<H>> {
+        self.take_where(|waiting| waiting.peer.id == peer)
+    }
+
+    fn take_where(&mut self, of: impl Fn(&Waiting<H>) -> bool) -> Vec<Waiting<H>> {
+        let keys: Vec<ContinuationKey> = (0..)
+            .zip(&self.slots)
+            .filter(|(_, at)| at.waiting.as_ref().is_some_and(&of))
+            .map(|(slot, at)| ContinuationKey { slot, generation: at.generation })
+            .collect();
+        keys.into_iter().filter_map(|key| self.take(key)).collect()
     }
 }
 
@@ -134,7 +167,8 @@ impl<T> Instance<T> {
     }
 }
 
-fn count_panic(core: &Core, panic: &(dyn Any + Send)) {
+/// Counts a panic of user code and keeps its text for the log.
+pub fn count_panic(core: &Core, panic: &(dyn Any + Send)) {
     let shared = core.shared();
     shared.counts.handler_panics.add(1);
     let text = panic.downcast_ref::<&str>().map(|s| s.to_string()).or_else(|| panic.downcast_ref::<String>().cloned());

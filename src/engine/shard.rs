@@ -50,6 +50,9 @@ use crate::wire::decode::{Decoder, Item, Mode, reread};
 use crate::wire::header::Header;
 use crate::wire::stock::reread_ours;
 
+mod sessions;
+use sessions::{Client, Sessions};
+
 /// After the loss of a link, how much of what its peer had sent is still read, and for how long: what
 /// lies in the kernel's buffers, and one record that is under way.
 const LAST_BYTES: usize = 16 << 20;
@@ -128,6 +131,8 @@ struct Link {
     peer: Peer,
     generation: u32,
     conn: Option<Conn>,
+    /// Of an end client, in place of `conn`.
+    client: Option<Box<Client>>,
     /// Accepted, and not in the writer's hands yet. Bounded by the mark.
     outbox: Backlog,
     /// Operations that wait for room here, in order. Bounded by the target's share of the room.
@@ -180,6 +185,7 @@ pub struct ShardEngine {
     readable: VecDeque<u32>,
     ingress: Ingress<Ticket>,
     chunks: ChunkPool,
+    sessions: Sessions,
     /// Links whose head may not be claimed now, for a reason of its own.
     held: Vec<u32>,
     run_queue: VecDeque<Job>,
@@ -237,6 +243,7 @@ impl ShardEngine {
             readable: VecDeque::new(),
             ingress: Ingress::new(TurnOrder::OldestFirst),
             chunks: ChunkPool::new(QUEUE_CHUNKS_KEPT as usize),
+            sessions: Sessions::new(),
             held: Vec::new(),
             run_queue: VecDeque::new(),
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
@@ -280,10 +287,15 @@ impl ShardEngine {
             conn.readable = true;
             self.readable.push_back(key.index);
         }
+        if readable && link.client.is_some() {
+            self.client_readable(key.index);
+        }
+        let Some(link) = self.link(key.index) else { return };
         if writable {
             link.writable = true;
-            if !matches!(link.target.dialect, Dialect::Native | Dialect::Local) {
-                lanes::drive_completion(self.core.shared(), &link.target);
+            if matches!(link.target.dialect, Dialect::Stock | Dialect::Subscriber | Dialect::Publisher(_)) {
+                let target = link.target.clone();
+                lanes::drive_completion(self.core.shared(), &target);
             }
             self.soil(key.index);
         }
@@ -325,14 +337,17 @@ impl ShardEngine {
         let moved = self.drain_rings();
         self.admit_all(waiting);
         self.take_pokes();
-        let next = self.expire_assemblies();
+        let mut next = self.expire_assemblies();
+        again |= self.serve_sessions();
         again |= self.read_links();
         again |= self.claim(turn.claims);
         again |= self.start_jobs(turn.starts as usize);
         again |= self.write_links();
+        again |= self.end_sessions();
         // A continuation whose operation ended as it was started runs in a turn of its own: the next. So
         // does the reading of a link whose queue got room in this one.
         again |= self.core.at_once_len() > 0 || !self.readable.is_empty();
+        next = next.min(self.sessions_due());
         self.core.publish_owned();
         shared.counts.delivered.add(std::mem::take(&mut self.delivered));
         port.queued.set(self.run_queue.len() as u64);
@@ -355,6 +370,7 @@ impl ShardEngine {
                         self.detach(index, Detaching { link, forget });
                     }
                 }
+                ShardCommand::Client(new) => self.admit_client(*new),
                 ShardCommand::Say { target, link, frame } => {
                     if let Some(&index) = self.by_target.get(&target.id)
                         && let Some(conn) = self.link(index).and_then(|l| l.conn.as_mut()).filter(|c| c.link == link)
@@ -396,6 +412,7 @@ impl ShardEngine {
             target,
             generation,
             conn: None,
+            client: None,
             outbox: Backlog::new(),
             writable: true,
             dirty: false,
@@ -511,7 +528,10 @@ impl ShardEngine {
         let Some(link) = self.links[index as usize].as_deref() else { return };
         let over =
             link.target.gone.is_raised() && link.conn.is_none() && link.detaching.is_none() && link.origin.is_empty();
-        if over && let Some(link) = self.links[index as usize].take() {
+        if over
+            && link.client.is_none()
+            && let Some(link) = self.links[index as usize].take()
+        {
             if let Some(ticket) = self.ingress.detach(OriginKey(index)) {
                 let _ = self.core.shared().gate.cancel(ticket);
             }
@@ -696,7 +716,7 @@ impl ShardEngine {
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
                 if let Some(link) = self.link(index)
-                    && link.target.dialect != Dialect::Local
+                    && !matches!(link.target.dialect, Dialect::Local | Dialect::Stream)
                     && link.origin.mark() != receive_mark
                 {
                     // Whoever is parked is looked at below, whichever way it moved.
@@ -734,6 +754,7 @@ impl ShardEngine {
             }
             self.admit_waiters(index);
             self.soil(index);
+            self.look_at_session(index);
         }
     }
 
@@ -868,6 +889,9 @@ impl ShardEngine {
 
     /// Reads and decodes one link within its budget. True if it goes on in the next turn.
     fn read_link(&mut self, index: u32) -> bool {
+        if self.link(index).is_some_and(|link| link.client.is_some()) {
+            return self.read_client(index);
+        }
         let mut block = std::mem::take(&mut self.block);
         let mut offered = 0;
         let outcome = self.read_into(index, &mut block, &mut offered);
@@ -989,6 +1013,9 @@ impl ShardEngine {
         if want > 0 {
             let acquired = shared.gate.acquire(shard, want, now);
             self.ingress.acquired(acquired);
+            self.core.begin_run(acquired as usize);
+        } else {
+            self.core.begin_run(granted as usize);
         }
         loop {
             while let Some(pick) = self.ingress.next() {
@@ -1006,6 +1033,7 @@ impl ShardEngine {
                 Waited::Stopped => break,
             }
         }
+        self.core.end_run();
         let unspent = self.ingress.finish();
         self.give_back(unspent);
         self.record_ages();
@@ -1082,7 +1110,8 @@ impl ShardEngine {
     /// The link of a queue that has room again is read again.
     fn unpark(&mut self, index: u32) {
         let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
-        if link.target.parked.lower() && link.conn.is_some() && !cfg!(afflux_mutation = "unparked_unread") {
+        let reads = link.conn.is_some() || link.client.as_ref().is_some_and(|client| client.is_reading());
+        if link.target.parked.lower() && reads && !cfg!(afflux_mutation = "unparked_unread") {
             self.readable.push_back(index);
         }
     }
@@ -1169,6 +1198,8 @@ impl ShardEngine {
                 self.no_handler(target, link, record, "unknown channel number");
                 None
             }
+            // The seat of its socket.
+            (_, Dialect::Stream) => Some(record.channel),
             (_, Dialect::Publisher(seat)) => Some(seat),
             (_, Dialect::Stock | Dialect::Subscriber) => {
                 let route = record.method.as_str();
@@ -1240,11 +1271,13 @@ impl ShardEngine {
     fn start_jobs(&mut self, limit: usize) -> bool {
         let shared = self.core.shared().clone();
         let mut n = 0;
+        self.core.begin_run(self.run_queue.len().min(limit));
         while n < limit && self.core.may_start() {
             let Some(Job { mut record, peer, link, deadline, seat }) = self.run_queue.pop_front() else { break };
             n += 1;
             self.start(&shared, &mut record, &peer, link, deadline, seat);
         }
+        self.core.end_run();
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
         more || (self.delivered > 0 && !self.held.is_empty())
@@ -1376,6 +1409,10 @@ impl ShardEngine {
         link.writable = flushed != Flushed::Blocked;
         let more = flushed == Flushed::Empty && !link.outbox.is_empty();
         lanes::let_go(&shared, &target, writer);
+        if target.dialect == Dialect::Stream {
+            let moved = budget < shared.plan.turn.write_bytes_per_link;
+            self.client_flushed(index, moved, flushed == Flushed::Broken);
+        }
         if target.mark.waiters() > 0 {
             self.admit_waiters(index);
         }
@@ -1643,6 +1680,11 @@ fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
         if replies() {
             return Some(Reason::ReplyMark);
         }
+    }
+    // A client that does not take its answers gets no more of its frames handled. Whoever ends a wait for
+    // its room has this shard look.
+    if link.client.is_some() && link.target.mark.waiters() > 0 && !cfg!(afflux_mutation = "client_unheld") {
+        return Some(Reason::ReplyMark);
     }
     let owned = || {
         let owned = core.owned();

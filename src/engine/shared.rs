@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 use super::command::{CompletionCommand, ShardCommand};
 use super::publish::Publishing;
+use super::stream::StreamSocket;
 use super::subscribe::Subscribing;
 use crate::base::error::{Detail, Error, ErrorKind, Stage};
 use crate::base::id::{CellId, ShardId, TargetId};
@@ -131,6 +132,10 @@ pub struct ShardPort {
     pub pokes: Lock<Vec<Arc<Target>>>,
     /// Started places whose request was answered by another thread; never more than are started.
     pub finished: Lock<Vec<u32>>,
+    /// Peers whose replies were left for the end of a run of jobs.
+    pub left: Lock<Vec<Arc<Target>>>,
+    /// How often such replies were written: moves while there are any.
+    pub batches: Gauge,
     /// Raised when a host-wide bound that somebody ran into has room again.
     pub look_again: Latch,
     /// The ring for handles beyond `max_caller_rings`.
@@ -148,6 +153,8 @@ pub struct ShardPort {
     pub queued: Gauge,
     /// Links attached to it.
     pub links: Gauge,
+    /// Sessions of end clients that are its.
+    pub sessions: Gauge,
 }
 
 impl std::fmt::Debug for ShardPort {
@@ -310,6 +317,8 @@ pub struct HostShared {
     pub counts: Counts,
     /// Somebody waits for a host-wide bound: request slots, owned bytes, the oversize budget, the mark of replies.
     pub short: Latch,
+    /// Replies are being left for the end of a run: the completion thread looks after them.
+    pub tick: Latch,
     /// Rings of handles in use.
     pub caller_rings: Gauge,
     /// Threads that wait until every configured connection is up.
@@ -322,6 +331,8 @@ pub struct HostShared {
     pub publishing: Option<Publishing>,
     /// What this host subscribes to.
     pub subscribing: Subscribing,
+    /// What end clients connect to, in the order of the plan.
+    pub streams: Vec<Arc<StreamSocket>>,
     /// This host as a target of its own calls, one per shard; none if it serves no channel.
     pub locals: Vec<Arc<Target>>,
 }
@@ -386,6 +397,8 @@ impl HostShared {
                     inbox: CellList::inbox(),
                     pokes: Lock::new(Vec::new()),
                     finished: Lock::new(Vec::new()),
+                    left: Lock::new(Vec::new()),
+                    batches: Gauge::default(),
                     look_again: Latch::new(),
                     common_ring: Lock::new(producer),
                     commands,
@@ -395,6 +408,7 @@ impl HostShared {
                     unclaimed: Gauge::default(),
                     queued: Gauge::default(),
                     links: Gauge::default(),
+                    sessions: Gauge::default(),
                 }
             })
             .collect();
@@ -425,6 +439,7 @@ impl HostShared {
             life: Epoch::new(Life::Serving as u64),
             counts: Counts::default(),
             short: Latch::new(),
+            tick: Latch::new(),
             oversize: Room::new(u32::MAX, plan.oversize_budget),
             caller_rings: Gauge::default(),
             ready_wakers: Lock::new(Vec::new()),
@@ -432,6 +447,7 @@ impl HostShared {
             targets: Lock::new(Vec::new()),
             publishing: plan.publisher.map(Publishing::new),
             subscribing: Subscribing::new(&plan.subscribers),
+            streams: (0..).zip(&plan.streams).map(|(i, s)| Arc::new(StreamSocket::new(s.clone(), i))).collect(),
             plan,
             clock,
         };
@@ -468,7 +484,7 @@ impl HostShared {
             Error::new(ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull).with(|n| {
                 n.target = target.map(Target::label);
                 n.stage = Some(Stage::Room);
-                n.lane = Some(Lane::Application);
+                n.lane = target.and_then(Target::lane);
                 n.waited = Some(std::time::Duration::ZERO);
                 (n.used, n.limit) = if full.ops >= full.ops_max {
                     (Some(full.ops.into()), Some(full.ops_max.into()))
@@ -650,7 +666,7 @@ impl HostShared {
             if let Some(target) = &op.target {
                 n.stage = Some(Stage::Room);
                 n.target = Some(target.label());
-                n.lane = Some(Lane::Application);
+                n.lane = target.lane();
                 n.requested = Some(op.record.charge());
                 n.used = Some(target.mark.bytes());
                 n.limit = Some(target.mark.limit());

@@ -13,6 +13,7 @@ pub mod origin;
 pub mod pressure;
 pub mod publications;
 pub mod reader;
+pub mod session;
 mod staging;
 pub mod target;
 pub mod transport;

@@ -27,7 +27,7 @@ use super::publications::Publications;
 use super::reader::Reader;
 use super::transport::Transport;
 use crate::base::id::{CellId, ShardId, TargetId};
-use crate::base::record::Record;
+use crate::base::record::{Lane, Record};
 use crate::base::time::Instant;
 use crate::sync::baton::{Baton, PostBaton};
 use crate::sync::lock::Lock;
@@ -53,6 +53,8 @@ pub struct Writer<R> {
     pub written: u64,
     /// Records written whole, over all attaches.
     pub written_ever: u64,
+    /// Records go out as an end client's frames.
+    pub stream: bool,
 }
 
 /// In [`Writer::channels`]: the peer does not serve it.
@@ -80,6 +82,7 @@ impl<R> Writer<R> {
             channels: Vec::new(),
             written: 0,
             written_ever: 0,
+            stream: false,
         }
     }
 
@@ -194,6 +197,8 @@ pub enum Dialect {
     Subscriber,
     /// A peer of one lane whose publications go to this seat.
     Publisher(u16),
+    /// An end client: one connection with length-prefixed frames and no lanes at all.
+    Stream,
     /// This host itself: the same admission, and no connection. What is accepted goes straight to its
     /// owner's receive queue, which the send mark bounds; an answer ends its request where it is made.
     Local,
@@ -283,6 +288,8 @@ pub struct Target {
     pub accepted: Gauge,
     /// Records written whole, over all attaches.
     pub written: Gauge,
+    /// Charges of records written to an end client; not kept for peers.
+    pub written_charge: Gauge,
     /// Records lost with a link after their first byte had gone.
     pub lost_on_detach: Gauge,
     /// Records written whole on a lost link whose decoding the peer had not told.
@@ -322,10 +329,16 @@ impl Target {
             publications: spec.publications,
             accepted: Gauge::default(),
             written: Gauge::default(),
+            written_charge: Gauge::default(),
             lost_on_detach: Gauge::default(),
             in_doubt_on_detach: Gauge::default(),
             discarded: Gauge::default(),
         }
+    }
+
+    /// The lane that records to it take, as errors name it; an end client has none.
+    pub fn lane(&self) -> Option<Lane> {
+        (self.dialect != Dialect::Stream).then_some(Lane::Application)
     }
 
     /// Whether a pair of connections is attached now.

@@ -7,6 +7,7 @@ pub mod options;
 pub mod pubsub;
 pub mod resolve;
 pub mod status;
+pub mod stream;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -27,6 +28,7 @@ use crate::engine::command::{CompletionCommand, ShardCommand};
 use crate::engine::handler::{Failure, Handler, LocalClient, Request};
 use crate::engine::seat::{AsyncSeat, HandlerSeat, Seat, SeatFactory};
 use crate::engine::shared::{HostShared, Life};
+use crate::flow::target::Dialect;
 use crate::meter::latency::LatencySet;
 use crate::plan::HostPlan;
 use crate::policy::ledger;
@@ -40,6 +42,7 @@ pub(crate) struct Roles {
     channels: Vec<SeatFactory>,
     node: Option<SeatFactory>,
     subscribers: Vec<SeatFactory>,
+    streams: Vec<SeatFactory>,
 }
 
 impl HostBuilder {
@@ -100,7 +103,8 @@ impl HostBuilder {
         plan.instance = u128::from_le_bytes(instance);
         // Seats of subscribers stand behind those of channels.
         let seats: Vec<SeatFactory> = self.roles.channels.into_iter().chain(self.roles.subscribers).collect();
-        let running = boot(Arc::new(plan), seats.into(), self.roles.node).map_err(start_error)?;
+        let running =
+            boot(Arc::new(plan), seats.into(), self.roles.node, self.roles.streams.into()).map_err(start_error)?;
         // Nobody can have published yet.
         if let Some(publishing) = &running.shared.publishing
             && let Some(tell) = self.options.publisher.and_then(|options| options.on_drop)
@@ -195,7 +199,8 @@ impl Host {
 
     /// The plan and its ledger as a table for people.
     pub fn plan_report(&self) -> String {
-        ledger::report(self.plan(), self.shared().targets.lock().len() as u32)
+        let links = self.shared().targets.lock().iter().filter(|t| t.dialect != Dialect::Stream).count();
+        ledger::report(self.plan(), links as u32)
     }
 
     /// A snapshot of everything that is counted, without stopping anyone.

@@ -50,6 +50,17 @@ pub(crate) struct ConnectOption {
     pub(crate) pull: bool,
 }
 
+/// What a user stated about one socket for end clients.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct StreamOption {
+    pub(crate) addr: String,
+    pub(crate) sessions: u64,
+    pub(crate) send_hwm: Hwm,
+    pub(crate) receive_hwm: Hwm,
+    pub(crate) send_timeout: Duration,
+    pub(crate) idle: Option<Duration>,
+}
+
 /// Everything a user stated, unjudged. `None`: not stated, follows from other values.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
@@ -60,6 +71,7 @@ pub struct HostOptions {
     pub(crate) channels: Vec<(String, u64)>,
     pub(crate) publisher: Option<PublisherOptions>,
     pub(crate) subscribers: Vec<SubscriberOption>,
+    pub(crate) streams: Vec<StreamOption>,
     pub(crate) placement: Placement,
     pub(crate) pinning: Pinning,
     pub(crate) idle: IdlePolicy,
@@ -114,6 +126,7 @@ impl HostOptions {
             channels: Vec::new(),
             publisher: None,
             subscribers: Vec::new(),
+            streams: Vec::new(),
             placement: Placement::Auto,
             pinning: Pinning::BestEffort,
             idle: IdlePolicy::Auto,
@@ -293,7 +306,8 @@ impl HostBuilder {
         self
     }
 
-    /// Largest frame of a STREAM client without its prefix, bytes, 1..=1 GiB, default 64 KiB.
+    /// Largest frame of an end client, header and body without the prefix, bytes, 1..=1 GiB, default 64 KiB.
+    /// A client that announces a larger one is closed before anything is allocated for it.
     pub fn stream_max_message_size(mut self, size: ByteSize) -> Self {
         self.options.stream_max_message_size = size;
         self

@@ -14,13 +14,13 @@ use super::address;
 use super::options::{HostOptions, IdlePolicy, Placement};
 use crate::base::error::{Detail, Error, ErrorKind, Violation};
 use crate::base::time::{TIMEOUT_MS_MAX, whole_millis};
-use crate::base::unit::{ByteSize, NAME_LEN_MAX, grouped};
+use crate::base::unit::{ByteSize, NAME_LEN_MAX, charge, grouped};
 use crate::plan::{
     CELLS_MAX, CHANNELS_MAX, ConnectPlan, Endpoint, HostPlan, Hwm, HwmPlan, Idle, JobsPlan, LINKS_MAX, LimitSource,
-    MARK_MAX, MESSAGE_MAX, Pinning, PublisherPlan, ROOM_MAX, ReplyPlan, RoomPlan, SHARDS_MAX, SUBSCRIPTION_LEN_MAX,
-    SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, SlowSubscriber, SubscriberPlan, split,
+    MARK_MAX, MESSAGE_MAX, Pinning, PublisherPlan, ROOM_MAX, ReplyPlan, RoomPlan, SHARDS_MAX, STREAMS_MAX,
+    SUBSCRIPTION_LEN_MAX, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, SlowSubscriber, StreamPlan, SubscriberPlan, split,
 };
-use crate::policy::budget::{Memory, link_marks};
+use crate::policy::budget::{Memory, link_marks, stream_mark};
 use crate::runtime::machine::Machine;
 
 /// Heaviest weight of a channel's member.
@@ -38,6 +38,7 @@ pub fn resolve(options: &HostOptions, machine: &Machine) -> Result<HostPlan, Err
     peers(&mut rules, options, &mut plan);
     sizes(&mut rules, options, &mut plan);
     marks(&mut rules, options, machine, &mut plan);
+    streams(&mut rules, options, &mut plan);
     jobs(&mut rules, options, cores.effective, &mut plan);
     times(&mut rules, options, &mut plan);
     if !rules.broken.is_empty() {
@@ -360,6 +361,44 @@ fn marks(rules: &mut Rules, options: &HostOptions, machine: &Machine, plan: &mut
     plan.max_owned_bytes = rules.bytes("max_owned_bytes", owned, 1, ROOM_MAX);
 }
 
+/// The sockets for end clients. A client's marks come from the budget as if every client were there.
+fn streams(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
+    if options.streams.len() > STREAMS_MAX {
+        rules.refuse("stream", options.streams.len(), format!("at most {STREAMS_MAX} addresses per host"));
+    }
+    let clients = options.streams.iter().fold(0_u64, |sum, s| sum.saturating_add(s.sessions));
+    for stream in &options.streams {
+        let addr = address::listen(&stream.addr).unwrap_or_else(|rule| {
+            rules.refuse("stream", &stream.addr, rule);
+            ([127, 0, 0, 1], 0).into()
+        });
+        let taken = plan.listen.iter().chain(plan.streams.iter().map(|s| &s.addr)).any(|other| *other == addr);
+        if addr.port() != 0 && taken {
+            rules.refuse("stream", &stream.addr, "each address once");
+        }
+        let least = StreamPlan::mark_min(plan.stream_max_message);
+        let automatic = stream_mark(&plan.hwm, clients).max(least);
+        let mut mark = |hwm| match hwm {
+            Hwm::Auto => automatic,
+            Hwm::Unlimited => 0,
+            Hwm::Bytes(n) => rules.bytes("stream_hwm", n, least, MARK_MAX),
+        };
+        let (send_mark, receive_mark) = (mark(stream.send_hwm), mark(stream.receive_hwm));
+        let largest = if send_mark == 0 { MESSAGE_MAX } else { (send_mark - charge(0, 0)).min(MESSAGE_MAX) };
+        plan.streams.push(StreamPlan {
+            addr,
+            name: stream.addr.as_str().into(),
+            sessions: rules.range("stream_sessions", stream.sessions, 1, 1_000_000) as u32,
+            send_mark,
+            receive_mark,
+            max_frame: plan.stream_max_message,
+            max_frame_out: largest,
+            send_timeout: rules.time("stream_send_timeout", stream.send_timeout),
+            idle: stream.idle.map(|idle| rules.time("stream_idle", idle)),
+        });
+    }
+}
+
 /// The job limit and the started bound.
 fn jobs(rules: &mut Rules, options: &HostOptions, effective: u32, plan: &mut HostPlan) {
     let most = i32::MAX as u64;
@@ -484,6 +523,39 @@ mod tests {
         HostBuilder::new("orders-1")
     }
 
+    struct Silent;
+
+    impl crate::engine::session::Session for Silent {
+        fn frame(&mut self, _: crate::engine::session::Frame, _: &mut crate::engine::handler::Context<'_, Self>) {}
+    }
+
+    fn silent(_: usize) -> Silent {
+        Silent
+    }
+
+    fn client(addr: &str) -> HostBuilder {
+        node().stream(addr, silent)
+    }
+
+    #[test]
+    fn marks_of_clients_are_a_part_of_the_budget_and_never_less_than_a_frame() {
+        let of = |builder: HostBuilder| {
+            let stream = plan(builder, 4).streams.remove(0);
+            (stream.send_mark, stream.receive_mark, stream.max_frame_out)
+        };
+        const KIB: u64 = 1 << 10;
+        let default = client("tcp://:1");
+        assert_eq!(of(default), (65_600, 65_600, 64 * KIB), "64 KiB and what a frame of 64 KiB costs");
+        let few = client("tcp://:1").stream_sessions(10);
+        assert_eq!(of(few), (128 * KIB, 128 * KIB, 128 * KIB - 64));
+        let small = client("tcp://:1")
+            .stream_max_message_size(ByteSize::kib(1))
+            .stream_hwm(Hwm::Bytes(ByteSize::kib(2)), Hwm::Unlimited);
+        assert_eq!(of(small), (2 * KIB, 0, 2 * KIB - 64));
+        let large = client("tcp://:1").stream_max_message_size(ByteSize::mib(1));
+        assert_eq!(of(large).1, 1024 * KIB + 64);
+    }
+
     fn plan(builder: HostBuilder, processors: usize) -> HostPlan {
         resolve(builder.options(), &machine(processors)).unwrap()
     }
@@ -501,7 +573,7 @@ mod tests {
         let right = node()
             .listen("tcp://127.0.0.1:7201")
             .publisher(PublisherOptions::new().hwm(ByteSize::kib(64)))
-            .subscriber("ticks", |_| Silent)
+            .subscriber("ticks", |_| Deaf)
             .publisher_at("tcp://127.0.0.1:7202")
             .publisher_at("tcp://ticker-2:7202")
             .topic("eur/")
@@ -522,16 +594,16 @@ mod tests {
             .topic("before any subscriber")
             .publisher(options.clone())
             .publisher(options)
-            .subscriber("ticks", |_| Silent)
+            .subscriber("ticks", |_| Deaf)
             .publisher_at("tcp://127.0.0.1:7202")
             .publisher_at("tcp://localhost:7202")
             .publisher_at("tcp://127.0.0.1:0")
             .topic(vec![0; 5000])
-            .subscriber("ticks", |_| Silent)
-            .subscriber("a b", |_| Silent)
+            .subscriber("ticks", |_| Deaf)
+            .subscriber("a b", |_| Deaf)
             .publishers_connect()
             .publisher_at("udp://127.0.0.1:7202")
-            .subscriber("b", |_| Silent)
+            .subscriber("b", |_| Deaf)
             .publishers_connect();
         let found = broken(&wrong, &machine(2));
         let expected = [
@@ -560,8 +632,8 @@ mod tests {
         }
     }
 
-    struct Silent;
-    impl Handler for Silent {}
+    struct Deaf;
+    impl Handler for Deaf {}
 
     #[test]
     fn the_defaults_of_a_machine_with_four_processors() {
@@ -672,6 +744,15 @@ mod tests {
             (node().max_message_size(kib(0)), "max_message_size = 0 B: 1 B..=1 GiB"),
             (node().max_message_size(ByteSize::bytes((1 << 30) + 1)), "max_message_size = 1073741825 B"),
             (node().stream_max_message_size(kib(0)), "stream_max_message_size = 0 B"),
+            (node().stream_sessions(1), "stream_sessions = 1: speaks of the stream before it"),
+            (node().stream_idle(ms(1)), "stream_idle = 1ms: speaks of the stream before it"),
+            (client("9000"), "stream = 9000: is written tcp://host:port"),
+            (client("tcp://:1").stream("tcp://localhost:1", silent), "stream = tcp://localhost:1: each address once"),
+            (client("tcp://:1").listen("tcp://:1"), "stream = tcp://:1: each address once"),
+            (client("tcp://:1").stream_sessions(0), "stream_sessions = 0: 1..=1,000,000"),
+            (client("tcp://:1").stream_send_timeout(Duration::ZERO), "stream_send_timeout = 0ns: 1..="),
+            (client("tcp://:1").stream_idle(forever), "stream_idle = "),
+            (client("tcp://:1").stream_hwm(Hwm::Bytes(kib(64)), Hwm::Auto), "stream_hwm = 64 KiB: 65600 B..="),
             (node().oversize_budget(ByteSize::mib(47)), "oversize_budget = 47 MiB: 48 MiB..="),
             (node().max_owned_bytes(kib(0)), "max_owned_bytes = 0 B"),
             (node().max_jobs(0), "max_jobs = 0: 1..=2,147,483,647"),

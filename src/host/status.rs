@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::pubsub::PublisherStatus;
+use super::stream::StreamStatus;
 use crate::base::unit::grouped;
 use crate::engine::shared::HostShared;
-use crate::flow::target::Target;
+use crate::flow::target::{Dialect, Target};
 use crate::runtime::boot::Running;
 use crate::sync::gate::{GateSnapshot, Pressure};
 
@@ -62,6 +63,8 @@ pub struct ShardStatus {
     pub wakes: u64,
     /// Links attached.
     pub links: u64,
+    /// Sessions of end clients.
+    pub sessions: u64,
 }
 
 /// Everything that is counted, at one moment. Numbers of different threads are read one after the
@@ -71,8 +74,10 @@ pub struct ShardStatus {
 pub struct HostStatus {
     /// The job limit.
     pub permits: GateSnapshot,
-    /// Links, those that are down included.
+    /// Links, those that are down included. End clients are not among them.
     pub links: Vec<LinkStatus>,
+    /// Sockets for end clients, in the order of the options.
+    pub streams: Vec<StreamStatus>,
     /// This host as a target of its own calls: one queue per shard, of which the send mark bounds both
     /// halves. None if it serves no channel.
     pub local: Vec<LinkStatus>,
@@ -167,7 +172,8 @@ impl HostStatus {
             lost_on_detach: t.lost_on_detach.get(),
             in_doubt_on_detach: t.in_doubt_on_detach.get(),
         };
-        let links = shared.targets.lock().iter().map(queue).collect();
+        let peers = |t: &&Arc<Target>| t.dialect != Dialect::Stream;
+        let links = shared.targets.lock().iter().filter(peers).map(queue).collect();
         let shards = shared
             .shards
             .iter()
@@ -181,12 +187,14 @@ impl HostStatus {
                 started_peak: port.started_peak.get(),
                 wakes: port.wake.wakes(),
                 links: port.links.get(),
+                sessions: port.sessions.get(),
             })
             .collect();
         let counts = &shared.counts;
         HostStatus {
             permits: shared.gate.snapshot(now),
             links,
+            streams: shared.streams.iter().map(|socket| StreamStatus::of(socket)).collect(),
             local: shared.locals.iter().map(queue).collect(),
             receive_mark: shared.receive_mark.get(),
             budget: shared.budget.get(),

@@ -25,6 +25,7 @@ mod hwm;
 mod profile;
 mod pubsub;
 mod sizing;
+mod stream;
 
 pub use hwm::{Hwm, HwmPlan, LimitSource};
 pub use profile::{HwmProfile, JobQueueProfile, QueueBounds};
@@ -35,6 +36,7 @@ pub use sizing::{
     QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, ROOM_MAX, SHARDS_MAX, SMALL_REPLY_MAX, STARTED_BYTES,
     SUBSCRIPTION_BYTES, SUBSCRIPTION_LEN_MAX, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, TICKET_BYTES,
 };
+pub use stream::{SESSION_STATE_BYTES, STREAMS_MAX, StreamPlan};
 
 /// Everything that was resolved for one host. Shared as an `Arc`; plain values, no interior
 /// mutability.
@@ -69,6 +71,8 @@ pub struct HostPlan {
     pub publisher: Option<PublisherPlan>,
     /// What this host subscribes to.
     pub subscribers: Vec<SubscriberPlan>,
+    /// Sockets for end clients; may be empty.
+    pub streams: Vec<StreamPlan>,
 
     /// Where the marks come from; what is needed to compute them anew when peers come and go.
     pub hwm: HwmPlan,
@@ -186,6 +190,7 @@ impl HostPlan {
             channels: Vec::new(),
             publisher: None,
             subscribers: Vec::new(),
+            streams: Vec::new(),
             hwm: HwmPlan::default(),
             send_mark: bounds.max,
             receive_mark: bounds.max,
@@ -237,6 +242,11 @@ impl HostPlan {
     pub fn links_dialled(&self) -> u32 {
         let publishers: usize = self.subscribers.iter().map(|s| s.publishers.len()).sum();
         self.connects.iter().map(|c| u32::from(c.links)).sum::<u32>().saturating_add(publishers as u32)
+    }
+
+    /// End clients connected at one time, of all sockets.
+    pub fn sessions(&self) -> u32 {
+        self.streams.iter().fold(0, |sum, s| sum.saturating_add(s.sessions))
     }
 
     /// Sizes of the pools and tables that follow from the limits, as written sums.

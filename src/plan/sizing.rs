@@ -98,7 +98,7 @@ pub struct Places {
     /// Rings of callers: `caller_rings` + one shared per shard.
     pub caller_rings: u32,
     /// Tickets of the permit gate: one per origin, that is `peers_max` links + one per ordered pair of
-    /// shards.
+    /// shards + one per end client.
     pub tickets: u32,
     /// Commands that one thread may have unread: a new ring for every caller, an attach and a detach
     /// for every link that may come and go between two turns. What finds no place is told again.
@@ -113,7 +113,7 @@ impl Places {
         let places = Places {
             cells: plan.room.ops.saturating_add(plan.request_slots),
             caller_rings: plan.caller_rings.saturating_add(shards),
-            tickets: plan.peers_max.saturating_add(shards * shards),
+            tickets: plan.peers_max.saturating_add(shards * shards).saturating_add(plan.sessions()),
             commands: plan.caller_rings.saturating_add(1024),
             connections: plan
                 .peers_max

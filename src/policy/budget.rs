@@ -192,6 +192,14 @@ pub fn link_marks(hwm: &HwmPlan, links: u32) -> LinkMarks {
     LinkMarks { send: mark(hwm.send), receive: mark(hwm.receive), budget, insufficient: least > budget }
 }
 
+/// The mark of each of an end client's two queues, if there are at most `clients` of them: an equal part of
+/// the budget, within the profile's bounds for such queues. It does not move when clients come and go.
+pub fn stream_mark(hwm: &HwmPlan, clients: u64) -> u64 {
+    let bounds = hwm.profile.stream();
+    let queues = clients.max(1).saturating_mul(2);
+    (effective(hwm.profile, hwm.source, hwm.limit, queues) / queues).clamp(bounds.min, bounds.max)
+}
+
 /// When marks are computed anew. For more queues than they were computed for: at once, because they
 /// fall. For fewer: when no queue has come or gone for [`RAISE_AFTER`], so that a peer that flaps does
 /// not make everybody's marks flap.

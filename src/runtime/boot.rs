@@ -30,6 +30,8 @@ pub struct Running {
     pub clock: Arc<SystemClock>,
     /// Where the host listens, with the ports that the system chose.
     pub addresses: Vec<SocketAddr>,
+    /// Where it listens for end clients, likewise.
+    pub stream_addresses: Vec<SocketAddr>,
     /// Which threads are pinned, in the order of shards; the completion thread last.
     pub pinned: Vec<bool>,
     threads: Vec<JoinHandle<io::Result<()>>>,
@@ -54,14 +56,17 @@ pub fn boot(
     plan: Arc<HostPlan>,
     channels: Arc<[SeatFactory]>,
     node: Option<SeatFactory>,
+    streams: Arc<[SeatFactory]>,
 ) -> Result<Running, StartError> {
     let mut listeners = Vec::new();
     let mut addresses = Vec::new();
-    for addr in &plan.listen {
+    // Those of nodes first, then those of end clients.
+    for addr in plan.listen.iter().chain(plan.streams.iter().map(|stream| &stream.addr)) {
         let listener = tcp::listen(*addr).map_err(|e| StartError::Listen(*addr, e))?;
         addresses.push(listener.local_addr().map_err(|e| StartError::Listen(*addr, e))?);
         listeners.push(listener);
     }
+    let stream_addresses = addresses.split_off(plan.listen.len());
     let shards = plan.shards as usize;
     let mut polls = Vec::new();
     let mut wakes = Vec::new();
@@ -84,7 +89,7 @@ pub fn boot(
     let (reports, report) = bounded::<Report>(shards + 1);
     let mut threads = Vec::new();
     for (i, (poll, receiver)) in polls.into_iter().zip(receivers.shards).enumerate() {
-        let (shared, channels, node) = (shared.clone(), channels.clone(), node.clone());
+        let (shared, channels, node, streams) = (shared.clone(), channels.clone(), node.clone(), streams.clone());
         let (wake, reports, plan) = (wakes[i].clone(), reports.clone(), plan.clone());
         let thread = spawn(&format!("{}-{i}", short(&plan.name)), move || {
             let pinned = pin(plan.shard_cpus[i], plan.pinning);
@@ -94,6 +99,7 @@ pub fn boot(
                 return Ok(());
             }
             let engine = ShardEngine::new(shared, ShardId(i as u16), receiver, &channels, node.as_ref());
+            let engine = engine.with_streams(&streams);
             ShardLoop::new(engine, poll, wake, plan.idle).run()
         });
         threads.push(thread.map_err(StartError::System)?);
@@ -113,7 +119,7 @@ pub fn boot(
         })
     };
     threads.push(completion.map_err(StartError::System)?);
-    let mut running = Running { shared, clock, addresses, pinned: vec![false; shards + 1], threads };
+    let mut running = Running { shared, clock, addresses, stream_addresses, pinned: vec![false; shards + 1], threads };
     for (i, outcome) in report.iter().take(shards + 1) {
         match outcome {
             Ok(pinned) => running.pinned[i] = pinned,

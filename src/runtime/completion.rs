@@ -159,9 +159,14 @@ impl CompletionLoop {
                     break;
                 }
                 match self.listeners[at].accept() {
-                    Ok((stream, _)) => {
+                    Ok((stream, peer)) => {
                         n += 1;
+                        let nodes = self.shared.plan.listen.len();
                         match Tcp::new(std::net::TcpStream::from(stream), &self.shared.plan) {
+                            Ok(tcp) if at >= nodes => {
+                                tcp.mark_client();
+                                self.engine.handle_client((at - nodes) as u16, Arc::new(tcp), peer);
+                            }
                             Ok(tcp) => self.engine.handle_accepted(Arc::new(tcp)),
                             Err(e) => log::debug!("an accepted connection was gone at once: {e}"),
                         }

@@ -47,6 +47,7 @@ impl ShardLoop {
             let turn = self.engine.turn(now);
             self.act()?;
             if shared.life() == Life::Stopped {
+                self.engine.stop();
                 return Ok(());
             }
             if turn.again {
@@ -101,8 +102,11 @@ impl ShardLoop {
             if event.token() != WAKE {
                 let key = key(event.token());
                 // An error or a hang-up is found by reading.
-                let readable = event.is_readable() || event.is_read_closed() || event.is_error();
-                self.engine.handle_ready(key, readable, event.is_writable());
+                let ended = event.is_read_closed() || event.is_error();
+                self.engine.handle_ready(key, event.is_readable() || ended, event.is_writable());
+                if ended {
+                    self.engine.handle_end(key);
+                }
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::flow::transport::Transport;
 use crate::plan::HostPlan;
@@ -17,6 +17,9 @@ use crate::plan::HostPlan;
 /// How long the completion lane may hold bytes that the peer does not acknowledge. Not set on the
 /// application lane: it would end a parked one, whose zero-window probes are answered.
 const USER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long an end client is silent before the kernel asks whether it is there; then four times as often.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// A connected, non-blocking TCP stream. The socket is closed when the last owner lets go; what
 /// ends the connection is [`Transport::shutdown`].
@@ -43,6 +46,14 @@ impl Tcp {
         #[cfg(target_os = "linux")]
         // A kernel that does not know the option has slower failure detection, and heartbeats.
         let _ = SockRef::from(&self.0).set_tcp_user_timeout(Some(USER_TIMEOUT));
+    }
+
+    /// Says that this connection is an end client's, which has no heartbeat: the kernel asks a silent one
+    /// whether it is still there.
+    pub fn mark_client(&self) {
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 4);
+        // Without it a client that vanished stays until something is sent to it, or for the idle time.
+        let _ = SockRef::from(&self.0).set_tcp_keepalive(&keepalive);
     }
 
     /// Starts a connection; it is up when the socket becomes writable without an error.

@@ -223,14 +223,19 @@ impl<T, R> PostBaton<T, R> {
     /// caller is it now, and its record is in the inbox.
     #[must_use = "the record is for the new holder to write"]
     pub fn post(&self, record: R) -> Option<PostHeld<'_, T, R>> {
-        self.posts.lock().push(record);
-        self.nudge()
+        self.leave(record);
+        self.come_by()
     }
 
-    /// As [`PostBaton::post`], for work that was left elsewhere: `None`, the present holder will look at it
-    /// before it lets go; `Some`, it is the caller's.
-    #[must_use = "the work is for the new holder to do"]
-    pub fn nudge(&self) -> Option<PostHeld<'_, T, R>> {
+    /// Leaves a record for whoever comes by. The caller sees to it that somebody does, by
+    /// [`PostBaton::come_by`], himself or another.
+    pub fn leave(&self, record: R) {
+        self.posts.lock().push(record);
+    }
+
+    /// Sees to what was left. `None`: the present holder does; `Some`: the caller is the holder now.
+    #[must_use = "what was left is for the new holder to write"]
+    pub fn come_by(&self) -> Option<PostHeld<'_, T, R>> {
         loop {
             match self.baton.ask() {
                 Asked::Busy => return None,

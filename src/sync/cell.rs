@@ -240,6 +240,25 @@ impl<P, O> CellPool<P, O> {
         }
     }
 
+    /// As [`CellPool::finish_claimed`]; a task or thread that waits is not woken but put into `wakes`: whoever ends
+    /// many operations wakes when all have ended, or the first who wakes finds the others still under way.
+    pub fn finish_claimed_later(&self, id: CellId, outcome: O, wakes: &mut Vec<Waker>) -> Result<(), O> {
+        let Some(mut inside) = self.enter(id, |word| word.state() == State::Claimed) else { return Err(outcome) };
+        inside.next = State::Done;
+        inside.body(|body| *body = Body::Outcome(outcome));
+        let waker = inside.notify(|notify| match notify {
+            Notify::Waker(_) => mem::take(notify),
+            _ => Notify::None,
+        });
+        drop(inside);
+        if let Notify::Waker(waker) = waker
+            && !wakes.last().is_some_and(|last| last.will_wake(&waker))
+        {
+            wakes.push(waker);
+        }
+        Ok(())
+    }
+
     fn finish_if(&self, id: CellId, may: impl Fn(Word) -> bool, make: impl FnOnce(Option<P>) -> O) -> Result<(), ()> {
         let mut inside = self.enter(id, may).ok_or(())?;
         inside.next = State::Done;

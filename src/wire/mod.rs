@@ -8,6 +8,7 @@
 //!    assembly.rs the record that is not whole yet
 //!    header.rs   24 bytes before a native record  stock.rs     envelope, route, `ok` and `error`
 //!  command.rs    what travels between records     channels.rs  what a node serves, as text
+//!  stream.rs     length-prefixed frames of end clients, who speak no ZMTP
 //! ```
 //!
 //! Two rules hold everywhere. A length is compared with its limit before anything is allocated, and
@@ -27,6 +28,7 @@ pub mod header;
 pub mod ready;
 pub mod socket;
 pub mod stock;
+pub mod stream;
 
 pub use error::WireError;
 

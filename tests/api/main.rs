@@ -16,4 +16,5 @@ mod order;
 mod pubsub;
 mod rivals;
 mod room;
+mod stream;
 mod stuck;

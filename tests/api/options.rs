@@ -6,9 +6,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use afflux::{
-    ByteSize, Channel, Client, Context, Error, ErrorKind, Host, HostPlan, HostStatus, Hwm, Latency, LocalChannel,
-    LocalClient, Message, OneWay, Pending, Placement, RemoteResponder, Request, RequestError, RequestOp, Responder,
-    SendError, SendOp, TwoWay,
+    ByteSize, Channel, Client, Context, Error, ErrorKind, Frame, Host, HostPlan, HostStatus, Hwm, Latency,
+    LocalChannel, LocalClient, Message, OneWay, Pending, Placement, RemoteResponder, ReplyToken, Request, RequestError,
+    RequestOp, Responder, SendError, SendOp, SessionHandle, SessionReply, SessionSend, TwoWay,
 };
 
 use crate::support::proxy::Proxy;
@@ -46,6 +46,11 @@ mod threads {
         is_send::<RequestOp<'static>>();
         is_send::<RemoteResponder>();
         is_send::<Message>();
+        is_handle::<SessionHandle>();
+        is_handle::<ReplyToken>();
+        is_send::<Frame>();
+        is_send::<SessionSend>();
+        is_send::<SessionReply>();
         is_shared::<SendError>();
         is_shared::<RequestError>();
         is_shared::<Error>();

@@ -5,10 +5,11 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use afflux::{ByteSize, Detail, ErrorKind, Host, Hwm, IdlePolicy, Pinning, Placement, Stage};
+use afflux::{ByteSize, Detail, ErrorKind, Host, Hwm, IdlePolicy, Pinning, Placement, Stage, reply_all};
 
 use crate::support::{
-    Door, address, asked, block_on, client_of, connected, kept, number, server, serving, small, until, watch,
+    Door, address, as_number, asked, block_on, client_of, connected, echo, kept, link, number, server, serving, small,
+    until, watch,
 };
 
 const LONG: Duration = Duration::from_secs(80);
@@ -106,4 +107,69 @@ fn replies_peers_and_deadlines_do_not_need_a_shard() {
         debt.reply("");
     }
     assert!(tell_end.1.iter().take(3).all(|ok| ok), "the continuations run after all");
+}
+
+/// Replies of a run of jobs are written together at its end; one of the jobs that gets stuck holds none of
+/// those before it.
+#[test]
+fn a_stuck_job_holds_no_reply_of_the_jobs_before_it() {
+    let _dog = watch();
+    for stuck_at in [20_u64, 3, 1] {
+        let (door, gate) = (Door::shut(), Door::shut());
+        let (at_door, at_gate) = (door.clone(), gate.clone());
+        // A heartbeat would take them along.
+        let silence = Duration::from_secs(100);
+        let host = server("server")
+            .heartbeat(silence, 3 * silence)
+            .channel(
+                "work",
+                asked(move |request, cx| {
+                    match as_number(request.payload()) {
+                        // Holds the shard until all have come: the others are claimed in runs.
+                        u64::MAX => at_gate.pass(),
+                        n if n == stuck_at => at_door.pass(),
+                        _ => {}
+                    }
+                    echo(request, cx);
+                }),
+            )
+            .start()
+            .unwrap();
+        let client = connected(small("client").connect(address(&host)).heartbeat(silence, 3 * silence));
+        let (key, gate_key) = (door.key(), gate.key());
+        let work = client.client().channel("work");
+        let first = work.request("", number(u64::MAX)).timeout(LONG).submit();
+        until(|| gate.came() == 1);
+        let mut pending: Vec<_> = (0..40).map(|n| work.request("", number(n)).timeout(LONG).submit()).collect();
+        until(|| link(&client).queued_bytes == 0);
+        drop(gate_key);
+        first.wait().unwrap();
+        let after = pending.split_off(stuck_at as usize);
+        for (n, pending) in pending.into_iter().enumerate() {
+            assert_eq!(as_number(&pending.wait().unwrap()), n as u64);
+        }
+        assert_eq!(door.came(), 1, "and all that while it is stuck");
+        drop(key);
+        for (n, pending) in after.into_iter().enumerate() {
+            assert_eq!(as_number(&pending.wait().unwrap()), stuck_at + n as u64);
+        }
+    }
+}
+
+/// Answers given at once from another thread: each request has its own, whoever asked.
+#[test]
+fn many_answers_at_once_reach_whom_they_are_for() {
+    let _dog = watch();
+    let (keep, held) = kept();
+    let host = server("server").channel("keep", keep).start().unwrap();
+    let callers = ["a", "b"].map(|name| connected(small(name).connect(address(&host))));
+    let channels = callers.each_ref().map(|caller| caller.client().channel("keep"));
+    let pending: Vec<_> =
+        (0..100_u64).map(|n| channels[n as usize % 2].request("", number(n)).timeout(LONG).submit()).collect();
+    let debts: Vec<_> = held.iter().take(100).collect();
+    reply_all(debts);
+    for (n, pending) in pending.into_iter().enumerate() {
+        assert_eq!(as_number(&pending.wait().unwrap()), n as u64);
+    }
+    until(|| host.status().owned_bytes == 0);
 }

@@ -136,6 +136,37 @@ fn the_end_against_first_poll_and_re_poll() {
     });
 }
 
+/// The same, of a reply whose wakes come after those of others.
+#[test]
+fn an_end_that_wakes_later_against_first_poll_and_re_poll() {
+    both_orders(|order| {
+        let pool = pool(1);
+        let id = claimed(&pool, terms(9));
+        let wakes = <[std::sync::Arc<Wakes>; 2]>::default();
+        let wakers = wakes.clone();
+        let ((), ended) = race2(
+            order,
+            &pool,
+            move |pool| {
+                for wakes in wakers {
+                    assert!(pool.set_notify(id, Notify::Waker(wakes.into())));
+                }
+            },
+            move |pool| {
+                let mut later = Vec::new();
+                let ended = pool.finish_claimed_later(id, End::Reply, &mut later);
+                later.into_iter().for_each(std::task::Waker::wake);
+                ended
+            },
+        );
+        assert_eq!(ended, Ok(()));
+        assert_eq!(wakes[1].0.load(Ordering::Relaxed), 1, "the last one registered must be woken");
+        assert!(wakes[0].0.load(Ordering::Relaxed) <= 1);
+        assert_eq!(pool.take(id), Some(End::Reply));
+        assert_all_free(&pool);
+    });
+}
+
 #[test]
 fn dropping_the_last_holder_against_reply_and_expiry() {
     six_orders(|order| {

@@ -274,7 +274,12 @@ fn the_most_frames_pass_and_one_more_does_not() {
 #[test]
 fn the_corpus_is_clean() {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/prop/corpus");
-    for (name, body) in [("decode", fuzz_bodies::decode as fn(&[u8])), ("handshake", fuzz_bodies::handshake)] {
+    type Body = fn(&[u8]);
+    for (name, body) in [
+        ("decode", fuzz_bodies::decode as Body),
+        ("handshake", fuzz_bodies::handshake),
+        ("frames", fuzz_bodies::frames),
+    ] {
         let mut count = 0;
         for entry in std::fs::read_dir(corpus.join(name)).expect("the corpus is checked in") {
             let path = entry.expect("a readable folder").path();

@@ -9,6 +9,7 @@ use afflux::wire::error::WireError;
 use afflux::wire::greeting::{Handshake, Security, Side};
 use afflux::wire::ready::{Hello, PeerHello, Place};
 use afflux::wire::socket::SocketType;
+use afflux::wire::stream::{FrameDecoder, Whole};
 
 pub const MODES: [Mode; 7] = [
     Mode::NativeApplication,
@@ -166,4 +167,71 @@ pub fn handshake(data: &[u8]) {
     };
     let whole = shake(side, security(), [stream]);
     assert_eq!(shake(side, security(), cut(stream, *seed)), whole);
+}
+
+/// What came of an end client's bytes.
+#[derive(PartialEq, Debug)]
+pub struct Framed {
+    pub frames: Vec<Whole<Vec<u8>>>,
+    pub error: Option<WireError>,
+    /// The bytes end within a frame or its prefix.
+    pub within: bool,
+}
+
+/// Feeds chunks as an end client's connection does. Large bodies are read in place if `direct`.
+pub fn feed_frames<'a>(max: u64, chunks: impl IntoIterator<Item = &'a [u8]>, direct: bool) -> Framed {
+    let mut decoder = FrameDecoder::new(max);
+    let mut framed = Framed { frames: Vec::new(), error: None, within: false };
+    let mut came = 0;
+    for mut rest in chunks {
+        came += rest.len();
+        loop {
+            if direct {
+                while let Some(space) = decoder.space(rest.len()) {
+                    let n = space.len().min(rest.len());
+                    space[..n].copy_from_slice(&rest[..n]);
+                    decoder.filled(n);
+                    rest = &rest[n..];
+                }
+            }
+            if decoder.is_assembling() {
+                rest = &rest[decoder.take(rest)..];
+                assert!(decoder.capacity() <= came + PAGE.max(came / 8), "more memory than came");
+                match decoder.finish() {
+                    Some(whole) => framed.frames.push(whole),
+                    None => break,
+                }
+                continue;
+            }
+            let (n, len) = match decoder.take_prefix(rest) {
+                Ok(taken) => taken,
+                Err(e) => {
+                    assert_eq!(decoder.capacity(), 0);
+                    framed.error = Some(e);
+                    return framed;
+                }
+            };
+            rest = &rest[n..];
+            let Some(len) = len else { break };
+            assert!(len <= max, "above the limit");
+            match decoder.whole(rest) {
+                Some(Whole { header, bytes }) => {
+                    assert_eq!(bytes.len() as u64, len);
+                    rest = &rest[bytes.len()..];
+                    framed.frames.push(Whole { header, bytes: bytes.to_vec() });
+                }
+                None => decoder.begin(),
+            }
+        }
+    }
+    framed.within = decoder.is_within();
+    framed
+}
+
+/// One byte for the cuts, then what an end client says.
+pub fn frames(data: &[u8]) {
+    let [seed, stream @ ..] = data else { return };
+    let whole = feed_frames(MAX_MESSAGE, [stream], false);
+    assert_eq!(feed_frames(MAX_MESSAGE, cut(stream, *seed), false), whole);
+    assert_eq!(feed_frames(MAX_MESSAGE, cut(stream, *seed), true), whole);
 }

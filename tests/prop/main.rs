@@ -22,6 +22,8 @@ mod pressure;
 mod publications;
 mod ring;
 mod room;
+mod session;
+mod stream;
 mod topics;
 mod waiters;
 mod wheel;

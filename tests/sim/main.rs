@@ -131,6 +131,9 @@ fn promises_hold_whatever_happens() {
     let rate = operations as f64 / began.elapsed().as_secs_f64();
     println!("{tried} seeds, {operations} operations, {turns} turns, {rate:.0} operations per second\nreached:");
     coverage.print();
+    if minutes.is_none() && tried < end {
+        println!("time is up: {} seeds are left out, and what was reached is not judged", end - tried);
+    }
     assert!(failed.is_empty(), "seeds {failed:?} break a promise; AFFLUX_SEED=n replays one");
     if tried >= COVERED {
         let never = coverage.never();

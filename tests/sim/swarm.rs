@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use afflux::base::rng::Rng;
-use afflux::base::unit::ByteSize;
 use afflux::plan::{ConnectPlan, Endpoint, HostPlan, Hwm, Idle, JobsPlan, ReplyPlan, RoomPlan};
 
 use super::node::address;
@@ -219,8 +218,7 @@ impl Swarm {
             })
             .collect();
         (plan.send_mark, plan.receive_mark) = (self.send_mark, self.receive_mark);
-        let stated = |mark| if mark == 0 { Hwm::Unlimited } else { Hwm::Bytes(ByteSize::bytes(mark)) };
-        (plan.hwm.send, plan.hwm.receive) = (stated(self.send_mark), stated(self.receive_mark));
+        (plan.hwm.send, plan.hwm.receive) = (Hwm::from_number(self.send_mark), Hwm::from_number(self.receive_mark));
         plan.max_message = self.max_message;
         plan.oversize_budget = self.oversize * self.max_message;
         plan.max_owned_bytes = self.owned;

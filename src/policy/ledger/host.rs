@@ -6,8 +6,8 @@ use crate::base::unit::{ByteSize, FRAME_OVERHEAD, HEADER_LEN, RECORD_OVERHEAD};
 use crate::plan::{
     CELL_BYTES, CHANNEL_LIST_BYTES, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, HostPlan, Hwm, INLINE_RECORD_MIN, JOB_BYTES,
     LARGE_RECORD_BYTES, LINK_STATE_BYTES, METER_BYTES, QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES,
-    SMALL_REPLY_MAX, STARTED_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, SlowSubscriber,
-    TICKET_BYTES,
+    SESSION_STATE_BYTES, SMALL_REPLY_MAX, STARTED_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX,
+    SlowSubscriber, StreamPlan, TICKET_BYTES,
 };
 use crate::policy::budget::link_marks;
 
@@ -26,6 +26,7 @@ pub fn of_links(plan: &HostPlan, links: u32) -> Ledger {
     ordinary(&mut ledger, plan, links);
     replies(&mut ledger, plan, links);
     pubsub(&mut ledger, plan, links);
+    clients(&mut ledger, plan);
     entries(&mut ledger, plan, links);
     overhead(&mut ledger, plan, links);
     ledger
@@ -94,6 +95,8 @@ fn ordinary(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
             .expecting(u64::from(plan.room.ops).saturating_mul(typical)),
     );
     let jobs = u64::from(plan.jobs.limit) + u64::from(plan.max_started);
+    let frames = plan.streams.iter().map(|stream| StreamPlan::mark_min(stream.max_frame));
+    let largest = frames.fold(largest, u64::max);
     ledger.add(
         Reservation::payload("owned records", 1, plan.max_owned_bytes.max(largest), "the handler's end", Park)
             .expecting(jobs.saturating_mul(typical)),
@@ -167,6 +170,38 @@ fn pubsub(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     }
 }
 
+/// End clients, as many as their sockets let in; no rows without a socket.
+fn clients(ledger: &mut Ledger, plan: &HostPlan) {
+    let sessions = u64::from(plan.sessions());
+    if sessions == 0 {
+        return;
+    }
+    type Mark = fn(&StreamPlan) -> u64;
+    // Sockets may differ: the part of each client in the sum of them all, rounded up.
+    let each = |of: Mark| {
+        let sum = plan.streams.iter().map(|s| u64::from(s.sessions).saturating_mul(of(s)));
+        sum.fold(0_u64, u64::saturating_add).div_ceil(sessions)
+    };
+    let bounded = |row: Reservation, of: Mark| {
+        if plan.streams.iter().any(|s| of(s) == 0) { row.unlimited() } else { row.expecting(0) }
+    };
+    let (send, receive): (Mark, Mark) = (|s| s.send_mark, |s| s.receive_mark);
+    let written = "the write of the frame's last byte";
+    let row = Reservation::payload("client send queues", sessions, each(send), written, WhenFull::Wait);
+    ledger.add(bounded(row, send));
+    let row = Reservation::payload("client receive queues", sessions, each(receive), "the claim", WhenFull::Park);
+    ledger.add(bounded(row, receive));
+    let carry = plan.turn.read_block as u64;
+    let room = "room in the receive queue";
+    ledger.add(Reservation::payload("client read carries", sessions, carry, room, WhenFull::Park).expecting(0));
+    let ended = "the session's last callback";
+    ledger.add(Reservation::overhead("sessions", sessions, SESSION_STATE_BYTES, ended, WhenFull::Disconnect));
+    let write = plan.turn.write_block as u64;
+    let row =
+        Reservation::overhead("client unfinished writes", sessions, write, "the client's reading", WhenFull::Park);
+    ledger.add(row.expecting(0));
+}
+
 /// What queues need beyond the charges of what they hold. A small record is its charge. A large one is a
 /// value besides, so a queue that is bounded in bytes has the most of them when it is full of the
 /// smallest large ones. An owned record has a permit or was started; what waits or is held lies in a cell.
@@ -178,6 +213,8 @@ fn entries(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
         "above a fallen mark",
         "replies going out",
         "subscription queues",
+        "client send queues",
+        "client receive queues",
     ];
     let mut rows = queues.iter().filter_map(|name| ledger.get(name));
     let most = rows.try_fold(0_u64, |sum, r| Some(sum.saturating_add(r.maximum()?)));
@@ -187,8 +224,10 @@ fn entries(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     ledger.add(if most.is_some() { row.expecting(0) } else { row.unlimited() });
     let jobs = u64::from(plan.jobs.limit) + u64::from(plan.max_started);
     ledger.add(Reservation::overhead("claimed records", jobs, JOB_BYTES, "the handler's end", WhenFull::Never));
-    // Of a link: what it sends, what it receives and what it answers.
-    let chunks = 2 * 3 * u64::from(links) + u64::from(plan.shards) * (2 + QUEUE_CHUNKS_KEPT);
+    // Of a link: what it sends, what it receives and what it answers; of a client the first two.
+    let chunks = 2 * 3 * u64::from(links)
+        + 2 * 2 * u64::from(plan.sessions())
+        + u64::from(plan.shards) * (2 + QUEUE_CHUNKS_KEPT);
     let row =
         Reservation::overhead("queue chunks", chunks, QUEUE_CHUNK_BYTES, "the queue's last record", WhenFull::Never);
     ledger.add(row.expecting(u64::from(plan.shards) * QUEUE_CHUNKS_KEPT * QUEUE_CHUNK_BYTES));
@@ -258,6 +297,32 @@ mod tests {
         assert_eq!(ledger.get("large records").unwrap().capacity, (4 + 2 + 4 + 256) * MIB / (1024 + 64));
         assert_eq!(ledger.get("claimed records").unwrap().capacity, 384 + 4 * 384);
         assert_eq!(max("queue chunks"), (4 * 6 + 2 * 66) * 4096);
+    }
+
+    #[test]
+    fn end_clients_have_their_rows_once_there_is_a_socket() {
+        let mut plan = HostPlan::defaults("n", 1);
+        assert!(of(&plan).get("client send queues").is_none());
+        let stream = |sessions, send_mark| StreamPlan {
+            addr: ([127, 0, 0, 1], 0).into(),
+            name: "tcp://127.0.0.1:0".into(),
+            sessions,
+            send_mark,
+            receive_mark: 65_600,
+            max_frame: 64 * KIB,
+            max_frame_out: 64 * KIB,
+            send_timeout: std::time::Duration::from_secs(1),
+            idle: None,
+        };
+        plan.streams = vec![stream(100, 128 * KIB), stream(300, 64 * KIB)];
+        let ledger = of(&plan);
+        let max = |name: &str| ledger.get(name).unwrap().maximum().unwrap();
+        assert_eq!(max("client send queues"), (100 * 128 + 300 * 64) * KIB);
+        assert_eq!(max("client receive queues"), 400 * 65_600);
+        assert_eq!(max("client read carries"), 400 * 64 * KIB);
+        assert_eq!(max("sessions"), 400 * SESSION_STATE_BYTES);
+        plan.streams.push(stream(1, 0));
+        assert_eq!(of(&plan).get("client send queues").unwrap().maximum(), None);
     }
 
     #[test]
