@@ -135,7 +135,8 @@ def receive_of(s):
 
 @check("SUB", TO_ZMQ, "0 B to 1 MiB")
 def prefixes_choose():
-    with publisher() as (child, endpoint), sockets(zmq.SUB) as s:
+    # Room for all of them at once.
+    with publisher("--hwm", "8192") as (child, endpoint), sockets(zmq.SUB) as s:
         s.connect(endpoint)
         for prefix in (b"eur/", b"eur/usd", b"log"):
             s.subscribe(prefix)
