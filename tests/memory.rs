@@ -526,7 +526,13 @@ fn end_clients() {
         settle();
         // Later rounds find the tables as large as they have to be.
         let row = Row::begin("sessions");
-        clients.extend((0..CLIENTS).map(|_| TcpStream::connect(to).unwrap()));
+        clients.extend((0..CLIENTS).map(|_| {
+            // Its window does not grow while it is not read.
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            socket.set_recv_buffer_size(16 << 10).unwrap();
+            socket.connect(&to.into()).unwrap();
+            TcpStream::from(socket)
+        }));
         handles.extend((0..CLIENTS).map(|_| session.recv().unwrap()));
         settle();
         let each = (live() - row.before) / CLIENTS as i64;

@@ -3,6 +3,7 @@
 #
 #   tests/mutations.sh              all faults
 #   tests/mutations.sh lazy_wake    only these
+#   tests/mutations.sh loom lib     all whose tests are there
 #
 # A fault is code under cfg(afflux_mutation = "<name>"). Every name in src/ has a row here and the other way round.
 # The cfg reaches only the crate itself, through a wrapper around rustc per fault, so that no dependency is built
@@ -72,8 +73,12 @@ if [[ -n $apart ]]; then
     exit 1
 fi
 
-wanted=("$@")
-(($#)) || mapfile -t wanted <<<"$names"
+wanted=()
+for name in "${@:-}"; do
+    mapfile -t found < <(awk -F'|' -v name="$name" 'name == "" || $1 == name || $2 == name { print $1 }' <<<"$rows")
+    [[ -n ${found[*]:-} ]] || { echo "no fault and no place '$name'"; exit 2; }
+    wanted+=("${found[@]}")
+done
 export CARGO_TERM_PROGRESS_WHEN=never CARGO_INCREMENTAL=0
 wrappers=$target/mutations
 mkdir -p "$wrappers"
