@@ -83,17 +83,22 @@ mod api {
         Context, Failure, Handler, LocalChannel, LocalClient, Message, RemoteResponder, Request, Responder, reply_all,
     };
     pub use crate::engine::multicast::{Multicast, MulticastOp, Told};
+    pub use crate::engine::publish::{Dropped, Publish, Published, Publisher};
     pub use crate::engine::session::{Frame, ReplyToken, Sending, Session, SessionHandle, SessionReply, SessionSend};
+    pub use crate::engine::subscribe::Subscriber;
+    pub use crate::flow::publications::{Amount, DropReason};
     pub use crate::flow::session::SessionEnd;
     pub use crate::host::Host;
     pub use crate::host::client::{Channel, Client};
     pub use crate::host::options::{HostBuilder, HostOptions, IdlePolicy, Placement};
+    pub use crate::host::pubsub::{DropCounts, PublisherOptions, PublisherStatus, SubscriberStatus};
     pub use crate::host::status::{Account, HostStatus, LinkStatus, PeerAccount, ShardStatus};
     pub use crate::host::stream::StreamStatus;
     pub use crate::meter::latency::{Latency, LatencySet};
-    pub use crate::plan::{HostPlan, Hwm, HwmProfile, JobQueueProfile, Level, Pinning};
+    pub use crate::plan::{HostPlan, Hwm, HwmProfile, JobQueueProfile, Level, Pinning, SlowSubscriber};
     pub use crate::runtime::bridge::{Bridge, BridgePermit, BridgeTask};
     pub use crate::sync::gate::{GateSnapshot, Pressure};
+    pub use crate::wire::stock::Publication;
 }
 
 #[cfg(not(afflux_loom))]

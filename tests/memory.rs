@@ -16,10 +16,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use afflux::{ByteSize, Channel, Detail, Host, Hwm, Lane, Pending, TwoWay};
+use afflux::base::unit::FRAME_OVERHEAD;
+use afflux::pattern::topics::Topics;
+use afflux::{ByteSize, Channel, Detail, Host, Hwm, Lane, Pending, PublisherOptions, TwoWay};
 use bytes::Bytes;
 
 use support::proxy::Proxy;
+use support::subscriber::Raw;
 use support::{
     Door, address, asked, client_of, connected, kept, link, small, told, until, until_or, until_status, watch_for,
 };
@@ -381,6 +384,76 @@ fn reply_hold() {
         drop(pending);
         until_status(&client, |s| s.reply_hold_bytes == 0);
         row.drained();
+    }
+}
+
+/// What a subscriber does not take lies in its queue. Charged are 32 bytes for the second frame, of which the heads
+/// of both frames are there.
+#[test]
+fn subscription_queue() {
+    let _turn = alone();
+    let _dog = watch_for(LONG);
+    const MARK: u64 = 4 << 20;
+    for size in SIZES {
+        let ticker = support::server("ticker")
+            .heartbeat(BEAT, LONG)
+            .socket_buffers(ByteSize::kib(8), ByteSize::kib(8))
+            .publisher(PublisherOptions::new().hwm(ByteSize::bytes(MARK)))
+            .start()
+            .unwrap();
+        let publisher = ticker.publisher().unwrap();
+        let mut stuck = Raw::subscribe(&ticker, "t");
+        let of = |host: &Host| host.status().publisher.unwrap();
+        until(|| of(&ticker).subscriptions == 1);
+        publisher.publish("t", payload(size)).wait().unwrap();
+        stuck.read(1);
+        settle();
+        let row = Row::begin("subscription queue");
+        while publisher.publish("t", payload(size)).wait().unwrap().dropped == 0 {}
+        settle();
+        let status = of(&ticker);
+        let queued = status.subscribers[0].queued;
+        assert_eq!(queued.bytes, queued.records * (charge_of(size) + 1 + FRAME_OVERHEAD));
+        assert!(queued.bytes > MARK / 4 * 3, "{queued:?}");
+        let heads = if size > 255 { 2 + 9 } else { 2 + 2 };
+        row.filled(size, queued.records, queued.records * (charge_of(size) + 1 + heads));
+        let dropped = status.dropped.total().records;
+        stuck.read((status.matched - dropped - 1) as usize);
+        until(|| of(&ticker).subscribers[0].queued.records == 0);
+        row.drained();
+    }
+}
+
+/// Subscriptions are charged with what they take at the most: short prefixes and long ones, of few subscribers
+/// and of many.
+#[test]
+fn subscriptions() {
+    let _turn = alone();
+    type Prefix = fn(u32) -> Vec<u8>;
+    let shapes: [(&str, Prefix); 4] = [
+        ("four bytes", |n| n.wrapping_mul(0x9E37_79B9).to_be_bytes().to_vec()),
+        ("a path", |n| format!("prices/spot/{n:08}/").into_bytes()),
+        ("of any length", |n| vec![b'x'; n as usize % 500]),
+        ("two bytes", |n| (n as u16).to_be_bytes().to_vec()),
+    ];
+    for (shape, prefix) in shapes {
+        for subscribers in [1, 100, 10_000] {
+            let before = live();
+            let (mut topics, mut charged) = (Topics::new(), 0);
+            for n in 0..20_000 {
+                let prefix = prefix(n);
+                if topics.subscribe(n % subscribers, &prefix) {
+                    charged += Topics::cost(&prefix) as i64;
+                }
+            }
+            let there = live() - before;
+            println!("{}, {subscribers} subscribers, {shape}: {charged} charged, {there} there", topics.len());
+            assert!(there <= charged + SLACK, "{shape}, {subscribers} subscribers: {there} of {charged}");
+            for who in 0..subscribers {
+                topics.leave(who);
+            }
+            assert_eq!((topics.len(), topics.prefixes()), (0, 0));
+        }
     }
 }
 

@@ -38,6 +38,8 @@ egress_loses_unbegun    | prop | egress::
 origin_charge_payload_only | prop | origin::
 origin_oversize_twice   | prop | origin::
 wheel_early             | prop | wheel::
+topics_forget_length    | prop | topics::
+publications_drop_uncounted | prop | publications::
 stream_limit_ignored    | prop | stream::
 client_unheld           | lib  | sessions::
 client_unanswered       | lib  | sessions::

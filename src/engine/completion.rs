@@ -23,6 +23,7 @@ use crossbeam_channel::Receiver;
 use super::answer;
 use super::command::{Attach, CompletionCommand, ShardCommand};
 use super::lanes;
+use super::publish::Publishing;
 use super::shared::{HostShared, Life, Outcome, TAG_FINDING, TAG_REPLY, TAG_REQUEST, error_record, tag_target};
 use crate::base::error::{Detail, ErrorKind, Stage};
 use crate::base::id::{CellId, ChannelId, LinkId, ShardId, TargetId};
@@ -52,9 +53,11 @@ mod census;
 mod clients;
 mod rivals;
 mod stock;
+mod subscriptions;
 mod ticker;
 use census::Census;
 use rivals::Contest;
+use subscriptions::Listening;
 use ticker::Ticker;
 
 /// Names of channels that one host gives numbers to.
@@ -166,6 +169,8 @@ struct Dial {
     had_outcome: bool,
     /// The node that was there when it was last seen.
     seen: Option<Arc<str>>,
+    /// A publisher: which of our roles subscribes there, by one connection.
+    role: Option<usize>,
     /// A stock PULL socket is there.
     pull: bool,
 }
@@ -228,6 +233,8 @@ pub struct CompletionEngine {
     latencies: LatencySet,
     random: Rng,
     again: Vec<TargetId>,
+    /// Publishers that are connected.
+    listening: Vec<Listening>,
 }
 
 impl std::fmt::Debug for CompletionEngine {
@@ -273,6 +280,7 @@ impl CompletionEngine {
             latencies: LatencySet::new(),
             random: Rng::new(seed),
             again: Vec::new(),
+            listening: Vec::new(),
             shared,
         };
         for (name, _) in &plan.channels {
@@ -283,6 +291,7 @@ impl CompletionEngine {
                 engine.add_dial(connect.addr.clone(), connect.name.clone(), slot, connect.pull);
             }
         }
+        engine.add_subscriptions();
         engine.publish();
         engine
     }
@@ -303,6 +312,7 @@ impl CompletionEngine {
             conns: [None; 2],
             had_outcome: false,
             seen: None,
+            role: None,
             pull,
         });
         self.set_timer(Instant(0), Timer::Redial(at));
@@ -323,6 +333,12 @@ impl CompletionEngine {
             waiting_bytes: plan.room.per_target_bytes,
             requests: plan.requests_per_peer,
             reply_bytes: plan.reply.per_peer,
+            publications: self
+                .shared
+                .publishing
+                .as_ref()
+                .filter(|_| dialect == Dialect::Subscriber)
+                .map(Publishing::queue),
         }));
         self.next_target += 1;
         self.targets.insert(target.id, target.clone());
@@ -341,6 +357,7 @@ impl CompletionEngine {
         !self.commands.is_empty()
             || !self.shared.completion.inbox.is_empty()
             || self.shared.gate.pressure().1 != self.told_epoch
+            || self.shared.subscribing.changed.is_raised()
             || !self.again.is_empty()
             || self.shared.tick.is_raised() != self.ticker.runs()
     }
@@ -678,9 +695,16 @@ impl CompletionEngine {
             }
             (None, None) => match Mode::of(&peer, false) {
                 mode @ (Mode::StockAsking | Mode::StockPushing) => self.stock_up(key, peer, mode, carry),
+                Mode::Subscriber if self.shared.publishing.is_some() => self.subscriber_up(key, peer, carry),
+                Mode::Subscriber => self.close(key, "it subscribes, and this host has no publisher"),
+                Mode::Publisher => self.publisher_came(key, peer, carry),
                 _ => self.close(key, "this kind of socket is not served here"),
             },
-            (None, Some(at)) => self.stock_dialled(key, at, &peer, carry),
+            (None, Some(at)) => match (self.dials[at as usize].role, Mode::of(&peer, true)) {
+                (Some(role), Mode::Publisher) => self.publisher_up(key, at, role, peer, carry),
+                (Some(_), _) => self.close(key, "the peer is no publisher"),
+                (None, _) => self.stock_dialled(key, at, &peer, carry),
+            },
         }
     }
 
@@ -835,6 +859,7 @@ impl CompletionEngine {
         let Some(up) = self.ups.remove(&id) else { return };
         let target = up.target.clone();
         target.link.set(0);
+        self.unsubscribe(id);
         // Its owner reads what the peer sent before the end, and then ends it.
         up.application.finish();
         if let Some(conn) = up.completion.and_then(|key| self.remove(key))
@@ -879,10 +904,11 @@ impl CompletionEngine {
             return;
         }
         let link = LinkId((u128::from(self.random.bits()) << 64) | u128::from(self.random.bits()));
-        let Dial { slot, ref to, pull, .. } = self.dials[at as usize];
+        let Dial { slot, ref to, pull, role, .. } = self.dials[at as usize];
         let to = to.clone();
-        if pull {
-            let side = Side::DialAs(SocketType::Push);
+        let classic = if pull { Some(SocketType::Push) } else { role.map(|_| SocketType::Sub) };
+        if let Some(socket) = classic {
+            let side = Side::DialAs(socket);
             let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
             self.dials[at as usize].conns[0] = Some(conn);
             return self.actions.push_back(CompletionAction::Dial { conn, to });
@@ -938,7 +964,8 @@ impl CompletionEngine {
             routes.nodes.insert(own.name.clone(), self.shared.locals.clone());
         }
         for up in &ups {
-            if up.native || up.dial.is_some() {
+            // A publisher that we subscribe to is nobody to be called.
+            if up.native || (up.dial.is_some() && up.target.dialect == Dialect::Native) {
                 routes.nodes.entry(up.node.clone()).or_default().push(up.target.clone());
             }
         }
@@ -953,7 +980,7 @@ impl CompletionEngine {
                 routes.nodes.entry(seen.clone()).or_default();
             }
         }
-        routes.settled = self.dials.iter().all(|d| d.had_outcome);
+        routes.settled = self.dials.iter().all(|d| d.had_outcome || d.role.is_some());
         self.shared.routes.store(Arc::new(routes));
         let waiting = std::mem::take(&mut *self.shared.ready_wakers.lock());
         waiting.into_iter().for_each(std::task::Waker::wake);
@@ -1245,6 +1272,7 @@ impl CompletionEngine {
             }
         }
         self.tell(now);
+        self.tell_changes();
         for id in std::mem::take(&mut self.again) {
             self.read_lane(id);
         }
@@ -1253,6 +1281,9 @@ impl CompletionEngine {
         let mut next = self.shared.cells.next_deadline();
         if let Some(timer) = self.wheel.next() {
             next = next.min(timer);
+        }
+        if let Some(publishing) = &self.shared.publishing {
+            next = next.min(publishing.expire(now));
         }
         if !self.late_commands.is_empty() {
             next = next.min(now.after(Duration::from_millis(1)));

@@ -604,6 +604,7 @@ mod tests {
             waiting_bytes: 1 << 20,
             requests: 16,
             reply_bytes: 1 << 20,
+            publications: None,
         }))
     }
 

@@ -13,6 +13,7 @@ use super::call::{Lineage, OneWay, Op, Origin, RequestOp, SendOp, Started, Termi
 use super::core::Core;
 use super::handle::{Handle, Waiter};
 use super::lanes;
+use super::publish::Publisher;
 use super::seat::{Continuations, Peer};
 use super::shared::{HostShared, Outcome};
 use crate::base::error::{Error, ErrorKind, RequestError};
@@ -20,6 +21,7 @@ use crate::base::id::ShardId;
 use crate::base::record::Method;
 use crate::flow::target::Target;
 use crate::pattern::route::Address;
+use crate::wire::stock::Publication;
 
 /// A service: one instance per shard and channel. Callbacks run to their end without interruption;
 /// one that blocks stops its shard (others go on, and replies keep flowing). A panic ends the
@@ -35,6 +37,13 @@ pub trait Handler: Sized + 'static {
     /// A one-way message came. The default counts it under `no_handler` and drops it.
     fn message(&mut self, message: Message, cx: &mut Context<'_, Self>) {
         drop(message);
+        cx.core.shared().counts.no_handler.add(1);
+    }
+
+    /// A publication came, if this is the handler of a subscriber. Who published it is told by
+    /// [`Context::peer`]. The default counts it under `no_handler` and drops it.
+    fn publication(&mut self, publication: Publication, cx: &mut Context<'_, Self>) {
+        drop(publication);
         cx.core.shared().counts.no_handler.add(1);
     }
 }
@@ -308,6 +317,12 @@ impl<H: 'static> Context<'_, H> {
     /// A node to call from here.
     pub fn node(&self, name: &str) -> LocalChannel {
         LocalClient { handle: self.core.handle.clone(), lineage: self.lineage, shard: PhantomData }.node(name)
+    }
+
+    /// Publishes to this host's subscribers from here; see [`Publisher::publish`]. `NotConfigured` if the
+    /// host has no publisher. Its `wait()` never blocks here.
+    pub fn publisher(&self) -> Result<Publisher, Error> {
+        Publisher::new(self.core.shared().clone())
     }
 
     /// The number of this shard.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::answer;
+use super::publish::Subscribed;
 use super::shared::HostShared;
 use crate::base::error::ErrorKind;
 use crate::base::id::ChannelId;
@@ -146,7 +147,15 @@ pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
     }
 }
 
+/// Writes what is queued for a subscriber, or has it written by whoever does so now.
+pub fn drive_publications(shared: &Arc<HostShared>, target: &Arc<Target>) {
+    if let Some(writer) = target.completion.come_by() {
+        write_posts(shared, target, writer);
+    }
+}
+
 fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Replies, Post>) {
+    let mut published = Subscribed::new(shared, target);
     loop {
         let mut room = false;
         held.drain_posts(|replies, post| match post {
@@ -168,6 +177,14 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
                 // Refused: too many wait. Whoever tells states by commands tells them again.
                 let _told = link == replies.writer.link && link != 0 && replies.writer.egress.push_raw(&frame);
             }
+            Post::Subscriptions { link, frames } => {
+                if link == replies.writer.link
+                    && let Some(transport) = &replies.writer.transport
+                    && !replies.writer.egress.push_raw(&frames)
+                {
+                    transport.shutdown();
+                }
+            }
             Post::Attach { link, transport } => {
                 replies.writer.link = link;
                 replies.writer.transport = Some(transport);
@@ -176,6 +193,9 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
                 replies.writer.link = 0;
                 replies.writer.transport = None;
                 let detached = replies.writer.egress.detach();
+                if let Some(published) = &mut published {
+                    return published.close();
+                }
                 let staged = detached.unbegun.into_iter().map(|staged| staged.charge);
                 for charge in detached.begun.map(|(_, charge)| charge).into_iter().chain(staged) {
                     undeliverable(shared, target, charge);
@@ -188,13 +208,18 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
             }
             Post::Retire { .. } => {}
         });
-        while {
-            let flushed = held.writer.flush(|(), charge| {
-                leave_replies(shared, target, charge);
-                room = true;
-            });
-            flushed == Flushed::Empty && stage_waiting(target, &mut held)
-        } {}
+        match &mut published {
+            Some(published) => published.write(&mut held.writer),
+            None => {
+                while {
+                    let flushed = held.writer.flush(|(), charge| {
+                        leave_replies(shared, target, charge);
+                        room = true;
+                    });
+                    flushed == Flushed::Empty && stage_waiting(target, &mut held)
+                } {}
+            }
+        }
         if room {
             if !cfg!(afflux_mutation = "replies_unadmitted") {
                 answer::admit_waiting(shared, target);
@@ -205,8 +230,11 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
         }
         match held.release() {
             Some(again) => held = again,
-            None => return,
+            None => break,
         }
+    }
+    if let Some(published) = published {
+        published.end();
     }
 }
 
@@ -231,13 +259,13 @@ fn stage_reply(target: &Target, writer: &mut Writer<()>, record: Record) {
         (Dialect::Native | Dialect::Local | Dialect::Stream, _) => {
             writer.egress.push((), charge, |out| encode::encode_head(&record, record.channel, out), payload);
         }
-        (Dialect::Stock, Kind::Error) => {
+        (_, Kind::Error) => {
             let body = ErrorBody::parse(&record.payload);
             let answer = Err((ErrorKind::from_wire(record.channel), &*body.sentence));
             let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(&record), answer, out);
             writer.egress.push((), charge, head, Body::Copied(&[], &[]));
         }
-        (Dialect::Stock, _) => {
+        (_, _) => {
             let answer = Ok(record.payload.len());
             let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(&record), answer, out);
             writer.egress.push((), charge, head, payload);

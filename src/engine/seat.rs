@@ -191,7 +191,7 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
     }
 
     /// Runs `call` on the instance. After a panic nothing of it is left.
-    fn call(
+    pub(super) fn call(
         &mut self,
         core: &mut Core,
         place: u32,

@@ -295,7 +295,7 @@ impl ShardEngine {
         let Some(link) = self.link(key.index) else { return };
         if writable {
             link.writable = true;
-            if link.target.dialect == Dialect::Stock {
+            if matches!(link.target.dialect, Dialect::Stock | Dialect::Subscriber | Dialect::Publisher(_)) {
                 let target = link.target.clone();
                 lanes::drive_completion(self.core.shared(), &target);
             }
@@ -1203,7 +1203,8 @@ impl ShardEngine {
             }
             // The seat of its socket.
             (_, Dialect::Stream) => Some(record.channel),
-            (_, Dialect::Stock) => {
+            (_, Dialect::Publisher(seat)) => Some(seat),
+            (_, Dialect::Stock | Dialect::Subscriber) => {
                 let route = record.method.as_str();
                 let (channel, method) = route.split_once('/').unwrap_or((route, ""));
                 match self.names.iter().position(|name| &**name == channel) {
@@ -1354,6 +1355,10 @@ impl ShardEngine {
             return false;
         }
         let target = link.target.clone();
+        if target.dialect == Dialect::Subscriber {
+            lanes::drive_publications(&shared, &target);
+            return false;
+        }
         let mut writer = match target.application.try_take() {
             Some(writer) => writer,
             None => {
@@ -1588,9 +1593,17 @@ fn decode(
                 let _ = shared.completion.command(list);
             }
             Item::Command(Command::Error(reason)) => return Err(format!("the peer gave up: {reason}")),
+            Item::Command(command @ (Command::Subscribe(_) | Command::Cancel(_))) => {
+                if let Some(publishing) = &shared.publishing {
+                    publishing.hear(link.target.id, &command)?;
+                }
+            }
             Item::Command(_) | Item::Discarded => {}
-            Item::Publication(_) => {
-                shared.counts.malformed.add(1);
+            Item::Publication(publication) => {
+                note_decoded(link);
+                link.origin.offer(chunks, publication.into_record(), step.charge, core.now);
+                settle(shared, link);
+                *offered += 1;
             }
         }
     }

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 use super::command::{CompletionCommand, ShardCommand};
+use super::publish::Publishing;
 use super::stream::StreamSocket;
+use super::subscribe::Subscribing;
 use crate::base::error::{Detail, Error, ErrorKind, Stage};
 use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
@@ -325,6 +327,10 @@ pub struct HostShared {
     pub panics: Lock<Vec<(ShardId, String)>>,
     /// All links that are not gone, for status.
     pub targets: Lock<Vec<Arc<Target>>>,
+    /// What this host publishes; `None`: it does not.
+    pub publishing: Option<Publishing>,
+    /// What this host subscribes to.
+    pub subscribing: Subscribing,
     /// What end clients connect to, in the order of the plan.
     pub streams: Vec<Arc<StreamSocket>>,
     /// This host as a target of its own calls, one per shard; none if it serves no channel.
@@ -439,6 +445,8 @@ impl HostShared {
             ready_wakers: Lock::new(Vec::new()),
             panics: Lock::new(Vec::new()),
             targets: Lock::new(Vec::new()),
+            publishing: plan.publisher.map(Publishing::new),
+            subscribing: Subscribing::new(&plan.subscribers),
             streams: (0..).zip(&plan.streams).map(|(i, s)| Arc::new(StreamSocket::new(s.clone(), i))).collect(),
             plan,
             clock,
@@ -585,6 +593,10 @@ impl HostShared {
         idle && self.slots.ops() == 0
             && self.room.ops() == 0
             && targets.iter().chain(&self.locals).all(|t| !t.is_up() || (t.mark.bytes() == 0 && t.replies.bytes() == 0))
+            && self.publishing.as_ref().is_none_or(|p| {
+                let now = self.clock.now();
+                targets.iter().all(|t| p.is_quiet(t, now))
+            })
     }
 
     /// Ends every operation that has not ended.
@@ -763,6 +775,7 @@ fn local(plan: &HostPlan, shard: ShardId) -> Target {
         waiting_bytes: plan.room.per_target_bytes,
         requests: plan.requests_per_peer,
         reply_bytes: plan.reply.per_peer,
+        publications: None,
     });
     target.link.set(1);
     target

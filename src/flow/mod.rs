@@ -11,6 +11,7 @@ pub mod link_clock;
 pub mod liveness;
 pub mod origin;
 pub mod pressure;
+pub mod publications;
 pub mod reader;
 pub mod session;
 mod staging;

@@ -23,6 +23,7 @@ use bytes::Bytes;
 
 use super::backlog::{Backlog, ChunkPool};
 use super::egress::Egress;
+use super::publications::Publications;
 use super::reader::Reader;
 use super::transport::Transport;
 use crate::base::id::{CellId, ShardId, TargetId};
@@ -175,6 +176,14 @@ pub enum Post {
         /// The frame.
         frame: Bytes,
     },
+    /// What we subscribe to at this peer, encoded. It must not get lost: a peer that does not take it
+    /// loses its link, and is told everything on the next.
+    Subscriptions {
+        /// The attach that it is meant for.
+        link: u64,
+        /// Whole frames.
+        frames: Bytes,
+    },
 }
 
 /// How a peer talks.
@@ -184,6 +193,10 @@ pub enum Dialect {
     Native,
     /// A stock ZeroMQ peer: one lane carries both directions' everything.
     Stock,
+    /// A peer of one lane that subscribed to what we publish.
+    Subscriber,
+    /// A peer of one lane whose publications go to this seat.
+    Publisher(u16),
     /// An end client: one connection with length-prefixed frames and no lanes at all.
     Stream,
     /// This host itself: the same admission, and no connection. What is accepted goes straight to its
@@ -192,7 +205,7 @@ pub enum Dialect {
 }
 
 /// What is fixed when a target is made.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct TargetSpec {
     /// Its name for life.
     pub id: TargetId,
@@ -214,6 +227,8 @@ pub struct TargetSpec {
     pub requests: u32,
     /// Bytes of replies to it at most.
     pub reply_bytes: u64,
+    /// Of a subscriber: the queue of what it has not taken.
+    pub publications: Option<Box<Publications>>,
 }
 
 /// One link to a peer.
@@ -267,6 +282,8 @@ pub struct Target {
     paused_ns: Gauge,
     /// The largest payload that the peer takes.
     pub max_message: Gauge,
+    /// Of a subscriber: what was published for it, on its way to the completion lane.
+    pub publications: Option<Box<Publications>>,
     /// Records accepted for this target, less those that gave up before they were sent.
     pub accepted: Gauge,
     /// Records written whole, over all attaches.
@@ -309,6 +326,7 @@ impl Target {
             decoded_by_peer: Gauge::default(),
             paused_ns: Gauge::default(),
             max_message: Gauge::new(u64::MAX),
+            publications: spec.publications,
             accepted: Gauge::default(),
             written: Gauge::default(),
             written_charge: Gauge::default(),

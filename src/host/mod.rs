@@ -4,6 +4,7 @@ pub(crate) mod address;
 pub mod client;
 pub mod dump;
 pub mod options;
+pub mod pubsub;
 pub mod resolve;
 pub mod status;
 pub mod stream;
@@ -40,6 +41,7 @@ use crate::sync::parker;
 pub(crate) struct Roles {
     channels: Vec<SeatFactory>,
     node: Option<SeatFactory>,
+    subscribers: Vec<SeatFactory>,
     streams: Vec<SeatFactory>,
 }
 
@@ -99,8 +101,16 @@ impl HostBuilder {
         getrandom::fill(&mut instance)
             .map_err(|e| Error::new(ErrorKind::Internal, Detail::None).with_text(format!("no random numbers: {e}")))?;
         plan.instance = u128::from_le_bytes(instance);
-        let running = boot(Arc::new(plan), self.roles.channels.into(), self.roles.node, self.roles.streams.into())
-            .map_err(start_error)?;
+        // Seats of subscribers stand behind those of channels.
+        let seats: Vec<SeatFactory> = self.roles.channels.into_iter().chain(self.roles.subscribers).collect();
+        let running =
+            boot(Arc::new(plan), seats.into(), self.roles.node, self.roles.streams.into()).map_err(start_error)?;
+        // Nobody can have published yet.
+        if let Some(publishing) = &running.shared.publishing
+            && let Some(tell) = self.options.publisher.and_then(|options| options.on_drop)
+        {
+            publishing.set_on_drop(tell);
+        }
         Ok(Host { running: Some(running) })
     }
 }
@@ -265,6 +275,10 @@ const DRAIN_LOOK: Duration = Duration::from_millis(1);
 fn drain(mut running: Running, deadline: Duration) -> Account {
     let shared = running.shared.clone();
     shared.life.set(Life::Draining as u64);
+    if let Some(publishing) = &shared.publishing {
+        publishing.linger(shared.clock.now());
+        publishing.wake_waiting();
+    }
     let end = shared.clock.now().after(deadline);
     // Quiet at two looks with a turn of every shard between them, in which nothing came: what had
     // arrived when the shutdown began is received by then.

@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::Roles;
+use super::pubsub::{PublisherOptions, SubscriberOption};
 use crate::base::error::Violation;
 use crate::base::unit::ByteSize;
 use crate::plan::{Credentials, Hwm, HwmProfile, JobQueueProfile, Level, MAX_MESSAGE, Pinning};
@@ -68,6 +69,8 @@ pub struct HostOptions {
     pub(crate) connects: Vec<ConnectOption>,
     pub(crate) plain: Option<Credentials>,
     pub(crate) channels: Vec<(String, u64)>,
+    pub(crate) publisher: Option<PublisherOptions>,
+    pub(crate) subscribers: Vec<SubscriberOption>,
     pub(crate) streams: Vec<StreamOption>,
     pub(crate) placement: Placement,
     pub(crate) pinning: Pinning,
@@ -121,6 +124,8 @@ impl HostOptions {
             connects: Vec::new(),
             plain: None,
             channels: Vec::new(),
+            publisher: None,
+            subscribers: Vec::new(),
             streams: Vec::new(),
             placement: Placement::Auto,
             pinning: Pinning::BestEffort,

@@ -17,7 +17,8 @@ use crate::base::time::{TIMEOUT_MS_MAX, whole_millis};
 use crate::base::unit::{ByteSize, NAME_LEN_MAX, charge, grouped};
 use crate::plan::{
     CELLS_MAX, CHANNELS_MAX, ConnectPlan, Endpoint, HostPlan, Hwm, HwmPlan, Idle, JobsPlan, LINKS_MAX, LimitSource,
-    MARK_MAX, MESSAGE_MAX, Pinning, ROOM_MAX, ReplyPlan, RoomPlan, SHARDS_MAX, STREAMS_MAX, StreamPlan, split,
+    MARK_MAX, MESSAGE_MAX, Pinning, PublisherPlan, ROOM_MAX, ReplyPlan, RoomPlan, SHARDS_MAX, STREAMS_MAX,
+    SUBSCRIPTION_LEN_MAX, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, SlowSubscriber, StreamPlan, SubscriberPlan, split,
 };
 use crate::policy::budget::{Memory, link_marks, stream_mark};
 use crate::runtime::machine::Machine;
@@ -33,6 +34,7 @@ pub fn resolve(options: &HostOptions, machine: &Machine) -> Result<HostPlan, Err
     let cores = cores(&mut rules, options, machine);
     let shards = cores.shards;
     let mut plan = HostPlan::defaults(&options.name, shards);
+    pubsub(&mut rules, options, &mut plan);
     peers(&mut rules, options, &mut plan);
     sizes(&mut rules, options, &mut plan);
     marks(&mut rules, options, machine, &mut plan);
@@ -194,6 +196,72 @@ fn peers(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
     let dialled = plan.links_dialled();
     if rules.good(&["max_peers", "links"]) && dialled > plan.peers_max {
         rules.refuse("max_peers", plan.peers_max, format!("at least the {dialled} links that are dialled"));
+    }
+}
+
+/// What is published and what is subscribed to.
+fn pubsub(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
+    if let Some(stated) = &options.publisher {
+        let slow = match stated.slow {
+            SlowSubscriber::Disconnect(stall) => SlowSubscriber::Disconnect(rules.time("slow_subscriber", stall)),
+            other => other,
+        };
+        plan.publisher = Some(PublisherPlan {
+            mark: rules.bytes("publisher.hwm", stated.hwm, 1, MARK_MAX),
+            slow,
+            linger: rules.time("publisher.linger", stated.linger),
+            timeout: rules.time("publisher.timeout", stated.timeout),
+            table: rules.bytes("publisher.subscription_table", stated.table, 4 << 10, ROOM_MAX),
+        });
+        if options.listen.is_empty() {
+            rules.refuse("publisher", "without listen", "subscribers connect to an address of listen");
+        }
+    }
+    for (i, stated) in options.subscribers.iter().enumerate() {
+        let name = &stated.name;
+        rules.name("subscriber", name);
+        if options.subscribers[..i].iter().any(|other| other.name == *name) {
+            rules.refuse("subscriber", name, "each name once");
+        }
+        if stated.publishers.is_empty() && !stated.accepts {
+            rules.refuse("subscriber", name, "has a publisher: publisher_at names one");
+        }
+        if stated.accepts && options.listen.is_empty() {
+            rules.refuse("publishers_connect", "without listen", "publishers connect to an address of listen");
+        }
+        if stated.accepts && plan.subscribers.iter().any(|other| other.accepts) {
+            rules.refuse("publishers_connect", name, "of one subscriber per host");
+        }
+        let mut publishers = Vec::new();
+        for text in &stated.publishers {
+            match address::connect(text) {
+                Ok(addr) if publishers.contains(&addr) => {
+                    rules.refuse("publisher_at", text, "each address once per subscriber");
+                }
+                Ok(addr) => publishers.push(addr),
+                Err(rule) => rules.refuse("publisher_at", text, rule),
+            }
+        }
+        let too_long = stated.topics.iter().find(|topic| topic.len() > SUBSCRIPTION_LEN_MAX);
+        if let Some(topic) = too_long {
+            rules.refuse("topic", format!("{} bytes", topic.len()), format!("at most {SUBSCRIPTION_LEN_MAX} bytes"));
+        }
+        let text: usize = stated.topics.iter().map(Vec::len).sum();
+        if stated.topics.len() > SUBSCRIPTIONS_MAX || text > SUBSCRIPTION_TEXT_MAX {
+            let value = format!("{} prefixes of {text} bytes", stated.topics.len());
+            let rule = format!("per subscriber at most {SUBSCRIPTIONS_MAX} of {SUBSCRIPTION_TEXT_MAX} bytes together");
+            rules.refuse("topic", value, rule);
+        }
+        let topics = stated.topics.iter().map(|topic| topic.as_slice().into()).collect();
+        plan.subscribers.push(SubscriberPlan {
+            name: name.as_str().into(),
+            publishers,
+            accepts: stated.accepts,
+            topics,
+        });
+    }
+    if options.subscribers.len() > CHANNELS_MAX {
+        rules.refuse("subscriber", options.subscribers.len(), format!("at most {CHANNELS_MAX} per host"));
     }
 }
 
@@ -435,7 +503,9 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::handler::Handler;
     use crate::host::options::HostBuilder;
+    use crate::host::pubsub::PublisherOptions;
     use crate::plan::{HwmProfile, JobQueueProfile};
 
     const MIB: u64 = 1 << 20;
@@ -497,6 +567,73 @@ mod tests {
             Err(e) => e.violations().iter().map(ToString::to_string).collect(),
         }
     }
+
+    #[test]
+    fn publishing_and_subscribing_are_judged_together() {
+        let right = node()
+            .listen("tcp://127.0.0.1:7201")
+            .publisher(PublisherOptions::new().hwm(ByteSize::kib(64)))
+            .subscriber("ticks", |_| Deaf)
+            .publisher_at("tcp://127.0.0.1:7202")
+            .publisher_at("tcp://ticker-2:7202")
+            .topic("eur/")
+            .topic("");
+        let plan = plan(right, 2);
+        assert_eq!(plan.publisher.unwrap().mark, 64 << 10);
+        assert_eq!((plan.subscribers[0].publishers.len(), plan.subscribers[0].topics.len()), (2, 2));
+        assert_eq!(plan.links_dialled(), 2);
+
+        let zero = Duration::ZERO;
+        let options = PublisherOptions::new()
+            .hwm(ByteSize::bytes(0))
+            .slow_subscriber(SlowSubscriber::Disconnect(zero))
+            .linger(zero)
+            .timeout(Duration::MAX)
+            .subscription_table(ByteSize::bytes(1));
+        let wrong = node()
+            .topic("before any subscriber")
+            .publisher(options.clone())
+            .publisher(options)
+            .subscriber("ticks", |_| Deaf)
+            .publisher_at("tcp://127.0.0.1:7202")
+            .publisher_at("tcp://localhost:7202")
+            .publisher_at("tcp://127.0.0.1:0")
+            .topic(vec![0; 5000])
+            .subscriber("ticks", |_| Deaf)
+            .subscriber("a b", |_| Deaf)
+            .publishers_connect()
+            .publisher_at("udp://127.0.0.1:7202")
+            .subscriber("b", |_| Deaf)
+            .publishers_connect();
+        let found = broken(&wrong, &machine(2));
+        let expected = [
+            "topic = before any subscriber: speaks of the subscriber before it",
+            "publisher = a second one",
+            "slow_subscriber = 0ns",
+            "publisher.hwm = 0",
+            "publisher.linger = 0ns",
+            "publisher.timeout = 18446744073709551615",
+            "publisher.subscription_table = 1",
+            "publisher = without listen",
+            "publisher_at = tcp://localhost:7202: each address once",
+            "publisher_at = tcp://127.0.0.1:0",
+            "topic = 5000 bytes",
+            "subscriber = ticks: each name once",
+            "subscriber = ticks: has a publisher",
+            "subscriber = \"a b\"",
+            "publishers_connect = without listen",
+            "publisher_at = udp://127.0.0.1:7202",
+            "publishers_connect = without listen",
+            "publishers_connect = b: of one subscriber",
+        ];
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found} instead of {expected}");
+        }
+    }
+
+    struct Deaf;
+    impl Handler for Deaf {}
 
     #[test]
     fn the_defaults_of_a_machine_with_four_processors() {

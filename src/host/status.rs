@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::pubsub::PublisherStatus;
 use super::stream::StreamStatus;
 use crate::base::unit::grouped;
 use crate::engine::shared::HostShared;
@@ -88,6 +89,8 @@ pub struct HostStatus {
     pub budget_insufficient: bool,
     /// Shards.
     pub shards: Vec<ShardStatus>,
+    /// What is published and who subscribed; `None`: this host has no publisher.
+    pub publisher: Option<PublisherStatus>,
     /// How often the completion thread was really woken.
     pub completion_wakes: u64,
     /// Operations that wait for room now, and the most at once.
@@ -197,6 +200,7 @@ impl HostStatus {
             budget: shared.budget.get(),
             budget_insufficient: shared.insufficient.is_raised(),
             shards,
+            publisher: PublisherStatus::of(shared),
             completion_wakes: shared.completion.wake.wakes(),
             waiting: shared.room.ops(),
             waiting_peak: shared.room.ops_peak(),

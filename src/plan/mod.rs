@@ -23,16 +23,18 @@ use crate::base::unit::{METHOD_LEN_MAX, charge};
 
 mod hwm;
 mod profile;
+mod pubsub;
 mod sizing;
 mod stream;
 
 pub use hwm::{Hwm, HwmPlan, LimitSource};
 pub use profile::{HwmProfile, JobQueueProfile, QueueBounds};
+pub use pubsub::{PublisherPlan, SlowSubscriber, SubscriberPlan};
 pub use sizing::{
     CELL_BYTES, CELLS_MAX, CHANNEL_LIST_BYTES, CHANNELS_MAX, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, INLINE_RECORD_MIN,
     JOB_BYTES, LARGE_RECORD_BYTES, LINK_STATE_BYTES, LINKS_MAX, MARK_MAX, MESSAGE_MAX, METER_BYTES, Places,
     QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, ROOM_MAX, SHARDS_MAX, SMALL_REPLY_MAX, STARTED_BYTES,
-    TICKET_BYTES,
+    SUBSCRIPTION_BYTES, SUBSCRIPTION_LEN_MAX, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, TICKET_BYTES,
 };
 pub use stream::{SESSION_STATE_BYTES, STREAMS_MAX, StreamPlan};
 
@@ -65,6 +67,10 @@ pub struct HostPlan {
     /// Channels that this node serves with their weights (0..=10,000, default 100), in the order
     /// in which they are announced. At most [`CHANNELS_MAX`].
     pub channels: Vec<(Arc<str>, u32)>,
+    /// How this host publishes; `None`: not at all, and subscribers are refused.
+    pub publisher: Option<PublisherPlan>,
+    /// What this host subscribes to.
+    pub subscribers: Vec<SubscriberPlan>,
     /// Sockets for end clients; may be empty.
     pub streams: Vec<StreamPlan>,
 
@@ -182,6 +188,8 @@ impl HostPlan {
             listen: Vec::new(),
             connects: Vec::new(),
             channels: Vec::new(),
+            publisher: None,
+            subscribers: Vec::new(),
             streams: Vec::new(),
             hwm: HwmPlan::default(),
             send_mark: bounds.max,
@@ -230,9 +238,10 @@ impl HostPlan {
         charge(self.typical_record as usize, 16)
     }
 
-    /// Links that the connects ask for.
+    /// Links that the connects and the subscribers ask for.
     pub fn links_dialled(&self) -> u32 {
-        self.connects.iter().map(|c| u32::from(c.links)).sum()
+        let publishers: usize = self.subscribers.iter().map(|s| s.publishers.len()).sum();
+        self.connects.iter().map(|c| u32::from(c.links)).sum::<u32>().saturating_add(publishers as u32)
     }
 
     /// End clients connected at one time, of all sockets.

@@ -58,6 +58,19 @@ pub const LINK_STATE_BYTES: u64 = 4096;
 /// The channels that one peer announced: 256 names of 64 bytes with their bookkeeping.
 pub const CHANNEL_LIST_BYTES: u64 = 256 * 96;
 
+/// A subscription beside the bytes of its prefix: its place in the table, which may have grown to twice what it
+/// holds, and its member in two sets.
+pub const SUBSCRIPTION_BYTES: u64 = 384;
+
+/// The most prefixes that one subscribing role of this host asks for.
+pub const SUBSCRIPTIONS_MAX: usize = 16_384;
+
+/// The bytes of all of them.
+pub const SUBSCRIPTION_TEXT_MAX: usize = 1 << 20;
+
+/// The longest prefix that this host asks for.
+pub const SUBSCRIPTION_LEN_MAX: usize = 4096;
+
 /// A ticket of the permit gate.
 pub const TICKET_BYTES: u64 = 64;
 

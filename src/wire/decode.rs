@@ -823,7 +823,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let p = found(&[b"eur/usd", b"1.1"]);
-        assert_eq!((&p.topic()[..], &p.payload()[..], p.parts().count()), (&b"eur/usd"[..], &b"1.1"[..], 1));
+        assert_eq!((p.topic(), &p.payload()[..], p.parts().count()), (&b"eur/usd"[..], &b"1.1"[..], 1));
         let p = found(&[b"t", b"a", &[b'b'; 300], b""]);
         let parts: Vec<usize> = p.parts().map(|b| b.len()).collect();
         assert_eq!(parts, [1, 300, 0]);

@@ -69,25 +69,36 @@ pub struct Malformed {
 /// One publication: the topic frame and the frames after it, in one piece of memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Publication {
-    topic: Bytes,
-    rest: Bytes,
+    frames: Bytes,
+    topic: Range<usize>,
 }
 
 impl Publication {
-    /// The first frame: what prefixes are compared with.
-    pub fn topic(&self) -> &Bytes {
-        &self.topic
+    /// From whole frames, the first of which is the topic; `None` if there is not one.
+    pub(crate) fn of(frames: Bytes) -> Option<Publication> {
+        let first = Frames::new(&frames).next()?;
+        Some(Publication { topic: first.start..first.end, frames })
     }
 
-    /// The frames after the topic.
+    /// What it was published under: what prefixes are compared with. Need not be text.
+    pub fn topic(&self) -> &[u8] {
+        &self.frames[self.topic.clone()]
+    }
+
+    /// The frames after the topic: one from an afflux publisher, any number from another.
     pub fn parts(&self) -> impl Iterator<Item = Bytes> + '_ {
-        Frames::new(&self.rest).map(|f| self.rest.slice(f.start..f.end))
+        Frames::new(&self.frames).skip(1).map(|f| self.frames.slice(f.start..f.end))
     }
 
     /// The payload: the second frame. Empty if there is none; see [`Publication::parts`] for a
     /// publisher that sends more than two frames.
     pub fn payload(&self) -> Bytes {
         self.parts().next().unwrap_or_default()
+    }
+
+    /// As a record: its payload is all of the frames.
+    pub(crate) fn into_record(self) -> Record {
+        Record { payload: self.frames, ..Record::empty() }
     }
 }
 
@@ -193,8 +204,8 @@ pub(crate) fn published(raw: Cow<'_, [u8]>) -> Item {
         Cow::Owned(buf) => Bytes::from(buf),
         Cow::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
     };
-    match Frames::new(&raw).next() {
-        Some(f) => Item::Publication(Publication { topic: raw.slice(f.start..f.end), rest: raw.slice(f.end..) }),
+    match Publication::of(raw) {
+        Some(publication) => Item::Publication(publication),
         None => Item::Malformed(Malformed { reply_to: None, correlation: None, reason: "no frame" }),
     }
 }

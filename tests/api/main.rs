@@ -13,6 +13,7 @@ mod local;
 mod multicast;
 mod options;
 mod order;
+mod pubsub;
 mod rivals;
 mod room;
 mod stream;

@@ -61,13 +61,16 @@ else
     missing "histogram readers" "the files were not written"
 fi
 
-if ! cargo build --locked --quiet --release --example echo --example zmq_client; then
+if ! cargo build --locked --quiet --release --example echo --example zmq_client --example publisher --example subscriber; then
     missing "stock ZeroMQ clients" "the examples do not build"
 elif venv zmq 'pyzmq>=27'; then
+    export PYTHONDONTWRITEBYTECODE=1
     examples=$target/release/examples
     check "stock ZeroMQ clients" "$dir/zmq/bin/python" tests/interop/zmq_echo.py "$examples/echo" "$results"
     check "stock ZeroMQ services" "$dir/zmq/bin/python" tests/interop/zmq_served.py \
         "$examples/zmq_client" "$examples/echo" "$results"
+    check "stock publishers and subscribers" "$dir/zmq/bin/python" tests/interop/zmq_pubsub.py \
+        "$examples/publisher" "$examples/subscriber" "$results"
 else
     missing "stock ZeroMQ clients" "pip could not install pyzmq"
 fi

@@ -3,6 +3,7 @@
 //! and a watchdog. Nothing here sleeps to let something happen: a test waits for what it can observe.
 
 pub mod proxy;
+pub mod subscriber;
 
 use std::future::Future;
 use std::pin::pin;

@@ -41,6 +41,7 @@ impl CompletionEngine {
             waiting_bytes: shared.plan.room.bytes / u64::from(ROOM_PARTS),
             requests: 0,
             reply_bytes: 0,
+            publications: None,
         }));
         self.next_target += 1;
         target.link.set(self.next_link);

@@ -22,17 +22,36 @@ use crate::flow::target::{Dialect, Post, Target};
 use crate::wire::decode::{Decoder, Mode};
 use crate::wire::ready::PeerHello;
 
+/// What a link of one connection is made of.
+pub(super) struct Single {
+    pub(super) target: Arc<Target>,
+    pub(super) dial: Option<u32>,
+    pub(super) mode: Mode,
+    /// The minor revision that the peer speaks.
+    pub(super) minor: u8,
+    pub(super) carry: Vec<u8>,
+}
+
+/// What a stock peer calls itself, if that can be read.
+pub(super) fn label_of(peer: &PeerHello) -> Option<Arc<str>> {
+    let text = std::str::from_utf8(&peer.identity).ok()?;
+    (!text.is_empty() && text.chars().all(|c| c.is_ascii_graphic())).then(|| text.into())
+}
+
 impl CompletionEngine {
     /// A stock peer that dialled us.
     pub(super) fn stock_up(&mut self, key: ConnKey, peer: PeerHello, mode: Mode, carry: Vec<u8>) {
-        let Some(conn) = self.remove(key) else { return };
-        let Some(transport) = conn.transport else { return };
+        let label = label_of(&peer).unwrap_or_else(|| "zmq peer".into());
+        let target = self.new_target(false, Dialect::Stock, label);
+        self.single_up(key, Single { target, dial: None, mode, minor: peer.minor, carry });
+    }
+
+    /// A link is up whose owner reads its one connection, and which is written on the completion lane; says
+    /// its number.
+    pub(super) fn single_up(&mut self, key: ConnKey, single: Single) -> Option<u64> {
+        let Single { target, dial, mode, minor, carry } = single;
+        let transport = self.remove(key)?.transport?;
         let now = self.shared.clock.now();
-        let label: Arc<str> = match std::str::from_utf8(&peer.identity) {
-            Ok(text) if !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic()) => text.into(),
-            _ => "zmq peer".into(),
-        };
-        let target = self.new_target(false, Dialect::Stock, label.clone());
         let link = self.attach_number(&target, u64::MAX);
         self.actions.push_back(CompletionAction::Unwatch { transport: transport.clone() });
         lanes::post(&self.shared, &target, Post::Attach { link, transport: transport.clone() });
@@ -41,17 +60,17 @@ impl CompletionEngine {
             Up {
                 target: target.clone(),
                 link,
-                node: label,
+                node: target.label(),
                 native: false,
                 instance: 0,
                 theirs: None,
                 completion: None,
                 application: transport.clone(),
-                dial: None,
+                dial,
                 heard_at: now,
                 ended: false,
                 channels: Vec::new(),
-                liveness: self.liveness(Peer::Stock { pings: peer.minor > 0 }, now),
+                liveness: self.liveness(Peer::Stock { pings: minor > 0 }, now),
                 clock: LinkClock::new(clock_ms(now), now),
                 told: Told::default(),
                 heard: Heard::default(),
@@ -62,6 +81,7 @@ impl CompletionEngine {
         let attach = Attach { target: target.clone(), link, transport, carry, channels, mode, one_way: false };
         self.command(target.owner, ShardCommand::Attach(Box::new(attach)));
         self.came_up(&target, link, now);
+        Some(link)
     }
 
     /// A stock peer at an address that we dial: it gets the dial's target, with its queue.
@@ -128,9 +148,10 @@ impl CompletionEngine {
         });
     }
 
-    /// Says something by a command. A stock peer that we dialled has one connection, and its owner writes it.
+    /// Says something by a command. A stock peer that we dialled to ask has one connection, and its owner writes
+    /// it.
     pub(super) fn say(&mut self, target: &Arc<Target>, link: u64, frame: Vec<u8>) {
-        let ours = self.ups.get(&target.id).is_some_and(|up| !up.native && up.dial.is_some());
+        let ours = target.dialect == Dialect::Native && self.ups.get(&target.id).is_some_and(|up| !up.native);
         if ours {
             let command = ShardCommand::Say { target: target.clone(), link, frame };
             self.command(target.owner, command);

@@ -6,7 +6,8 @@ use crate::base::unit::{ByteSize, FRAME_OVERHEAD, HEADER_LEN, RECORD_OVERHEAD};
 use crate::plan::{
     CELL_BYTES, CHANNEL_LIST_BYTES, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, HostPlan, Hwm, INLINE_RECORD_MIN, JOB_BYTES,
     LARGE_RECORD_BYTES, LINK_STATE_BYTES, METER_BYTES, QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES,
-    SESSION_STATE_BYTES, SMALL_REPLY_MAX, STARTED_BYTES, StreamPlan, TICKET_BYTES,
+    SESSION_STATE_BYTES, SMALL_REPLY_MAX, STARTED_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX,
+    SlowSubscriber, StreamPlan, TICKET_BYTES,
 };
 use crate::policy::budget::link_marks;
 
@@ -24,6 +25,7 @@ pub fn of_links(plan: &HostPlan, links: u32) -> Ledger {
     let mut ledger = Ledger::new();
     ordinary(&mut ledger, plan, links);
     replies(&mut ledger, plan, links);
+    pubsub(&mut ledger, plan, links);
     clients(&mut ledger, plan);
     entries(&mut ledger, plan, links);
     overhead(&mut ledger, plan, links);
@@ -128,6 +130,46 @@ fn replies(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     );
 }
 
+/// What is published and not taken, and who wants what. Every link may be a subscriber's.
+fn pubsub(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
+    use WhenFull::{Disconnect, Never, Refuse, Shed, Wait};
+    let links = u64::from(links);
+    if let Some(publisher) = &plan.publisher {
+        let written = "the write of the publication's last byte, or its drop";
+        let when_full = match publisher.slow {
+            SlowSubscriber::Wait => Wait,
+            SlowSubscriber::Disconnect(_) => Disconnect,
+            SlowSubscriber::DropNewest | SlowSubscriber::DropOldest => Shed,
+        };
+        ledger.add(Reservation::payload("subscription queues", links, publisher.mark, written, when_full));
+        // One that found nothing else; where the oldest are dropped, one staged and the newest.
+        let largest = plan.record_max() + FRAME_OVERHEAD;
+        let ones = if publisher.slow == SlowSubscriber::DropOldest { 2 } else { 1 } * links;
+        let above = largest.saturating_sub(publisher.mark);
+        let row = Reservation::payload("subscription queues, larger publications", ones, above, written, when_full);
+        ledger.add(row.expecting(0));
+        let row =
+            Reservation::overhead("subscriptions of subscribers", 1, publisher.table, "cancel or detach", Disconnect);
+        ledger.add(row.expecting(links.saturating_mul(SUBSCRIPTION_BYTES + 16).min(publisher.table)));
+        let chunks = 2 * links;
+        let name = "chunks of subscription queues";
+        ledger
+            .add(Reservation::overhead(name, chunks, QUEUE_CHUNK_BYTES, "the queue's last record", Never).expecting(0));
+    }
+    if !plan.subscribers.is_empty() {
+        // The set, changes that were not told, and both as frames on their way to each publisher.
+        let entries = (SUBSCRIPTIONS_MAX * 2 * 64) as u64;
+        let text = (SUBSCRIPTION_TEXT_MAX + SUBSCRIPTIONS_MAX * 16) as u64;
+        let dialled: u64 = plan.subscribers.iter().map(|s| s.publishers.len() as u64).sum();
+        let publishers = if plan.subscribers.iter().any(|s| s.accepts) { dialled.max(links) } else { dialled };
+        let roles = plan.subscribers.len() as u64;
+        let row = Reservation::overhead("our subscriptions", roles, entries + 2 * text, "unsubscribe", Refuse);
+        ledger.add(row.expecting(roles * 4096));
+        let row = Reservation::overhead("our subscriptions, being told", publishers, 2 * text, "the write", Disconnect);
+        ledger.add(row.expecting(0));
+    }
+}
+
 /// End clients, as many as their sockets let in; no rows without a socket.
 fn clients(ledger: &mut Ledger, plan: &HostPlan) {
     let sessions = u64::from(plan.sessions());
@@ -170,6 +212,7 @@ fn entries(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
         "receive queues",
         "above a fallen mark",
         "replies going out",
+        "subscription queues",
         "client send queues",
         "client receive queues",
     ];
@@ -218,7 +261,9 @@ fn overhead(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
 mod tests {
     use super::super::Row;
     use super::*;
-    use crate::plan::LimitSource;
+    use std::time::Duration;
+
+    use crate::plan::{LimitSource, PublisherPlan};
 
     const KIB: u64 = 1024;
     const MIB: u64 = KIB * KIB;
@@ -290,6 +335,25 @@ mod tests {
         assert_eq!(ledger.maximum(Row::Overhead), None, "nobody counts the entries of an unlimited queue");
         assert!(ledger.get("send queues").unwrap().maximum().is_some());
         assert!(report(&plan, 1).contains("no bound"));
+    }
+
+    #[test]
+    fn a_publisher_has_a_queue_for_every_link() {
+        let mut plan = HostPlan::defaults("n", 2);
+        assert!(of(&plan).get("subscription queues").is_none());
+        plan.publisher = Some(PublisherPlan {
+            mark: MIB,
+            slow: SlowSubscriber::DropOldest,
+            linger: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            table: 64 * MIB,
+        });
+        let ledger = of_links(&plan, 5);
+        let max = |name: &str| ledger.get(name).unwrap().maximum().unwrap();
+        assert_eq!(max("subscription queues"), 5 * MIB);
+        assert_eq!(max("subscription queues, larger publications"), 2 * 5 * (15 * MIB + 255 + 64 + 32));
+        assert_eq!(max("subscriptions of subscribers"), 64 * MIB);
+        assert_eq!(ledger.get("subscription queues").unwrap().when_full, WhenFull::Shed);
     }
 
     #[test]
