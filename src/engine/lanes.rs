@@ -29,7 +29,7 @@ fn wire_channel(writer: &Writer<u16>, local: u16) -> Option<u16> {
 
 /// Puts a record of the application lane into the writer's hands; false if the peer does not serve its
 /// channel on this link.
-#[inline]
+#[inline(always)]
 pub fn stage(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
     if writer.stream {
         let head = |out: &mut Vec<u8>| stream::encode_head(envelope(record), record.payload.len(), out);

@@ -1622,7 +1622,7 @@ fn note_decoded(link: &mut Link) {
 }
 
 /// Whether a record of this charge may be taken in now. If not, the link is parked.
-#[inline]
+#[inline(always)]
 fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
     settle(shared, link);
     match link.origin.admits(charge) {
@@ -1673,6 +1673,7 @@ fn room_to_read(origin: &Origin, least: usize) -> usize {
 
 /// Why the head of a link's queue may not be claimed now, other than for want of a permit: its peer
 /// does not take its replies, or the host owns as much as it may.
+#[inline(always)]
 fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
     let shared = core.shared();
     let head = link.origin.head()?;

@@ -143,7 +143,7 @@ impl Origin {
 
     /// As [`Origin::offer`], of a small record that lies in a block that was read: its bytes are the method and
     /// behind its `method_len` bytes the payload; `head` has its charge and the present.
-    #[inline]
+    #[inline(always)]
     pub fn offer_bytes(&mut self, pool: &mut ChunkPool, head: &Head, method_len: u8, bytes: &[u8]) {
         #[cfg(afflux_mutation = "origin_charge_payload_only")]
         let head = &Head { charge: bytes.len() as u64, ..*head };
@@ -151,7 +151,7 @@ impl Origin {
         self.queue.push_bytes(pool, head, method_len, bytes);
     }
 
-    #[inline]
+    #[inline(always)]
     fn account(&mut self, charge: u64) {
         match self.assembly.take() {
             Some(assembly) if assembly.exceeds.is_some() => {

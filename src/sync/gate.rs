@@ -369,7 +369,7 @@ impl PermitGate {
     }
 
     /// As [`PermitGate::release`]; what it brought about is told if it is anything, which it seldom is.
-    #[inline]
+    #[inline(always)]
     pub fn release_and_tell(&self, shard: ShardId, permits: u32, now: Instant, tell: impl FnOnce(Outcome)) {
         if permits == 0 {
             return;
