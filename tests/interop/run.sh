@@ -54,6 +54,13 @@ if AFFLUX_INTEROP_DIR=$dir/files cargo test --locked --quiet --test interop; the
     [[ -e /usr/share/java/hdrhistogram.jar ]] || apt libhdrhistogram-java || missing HistogramLogProcessor "no libhdrhistogram-java"
     if venv hdr 'hdrhistogram>=0.10.8' 'prometheus-client>=0.21'; then
         check "histogram readers" "$dir/hdr/bin/python" tests/interop/hlog_reader.py "$dir/files" "$results"
+        if cargo build --locked --quiet --release --example relay; then
+            rm -rf "$dir/relay"
+            check "the relay's log" "$dir/hdr/bin/python" tests/interop/relay_p99.py \
+                "$target/release/examples/relay" "$dir/relay" "$results"
+        else
+            missing "the relay's log" "the relay does not build"
+        fi
     else
         missing "histogram readers" "pip could not install hdrhistogram and prometheus-client"
     fi
