@@ -21,7 +21,7 @@ use crate::base::record::{Kind, Lane, Record};
 use crate::base::time::Instant;
 use crate::flow::target::{Dialect, Post, Target};
 use crate::pattern::route::Address;
-use crate::sync::cell::{Notify, Terms};
+use crate::sync::cell::{CellState, Notify, Terms};
 use crate::wire::header::ErrorBody;
 
 /// Where the answer to one request goes. Whoever holds it owes the answer.
@@ -159,11 +159,15 @@ fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Recor
     let id = place.id();
     shared.counts.waits.add(1);
     let deadline = since.after(shared.plan.send_timeout);
-    target.reply_waiters.lock().push_back(id);
     let tag = TAG_REPLY | target.id.0;
     let terms = Terms { deadline, since, tag, notify: Notify::None, self_timed: false };
+    // Published before it stands in line: whoever makes room takes what is not waiting for over.
     if place.publish_waiting(op, terms) {
         shared.completion.wake.wake();
+    }
+    target.reply_waiters.lock().push_back(id);
+    if shared.cells.state(id) != Some(CellState::Waiting) {
+        target.reply_waiters.lock().retain(|waiter| *waiter != id);
     }
     shared.cells.detach(id);
     // Room may have come between the refusal and now.
@@ -242,6 +246,12 @@ pub fn take_reply(
     let tag = TAG_REQUEST | target.id.0;
     if shared.cells.tag(id) != Some(tag) {
         shared.counts.late_replies.add(1);
+        return None;
+    }
+    // The deadline goes first, whoever is quicker.
+    if shared.cells.deadline(id).is_some_and(|deadline| now > deadline) {
+        shared.counts.late_replies.add(1);
+        shared.expire(id, tag, Some(target), now);
         return None;
     }
     let since = shared.cells.since(id);

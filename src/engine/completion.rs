@@ -63,6 +63,9 @@ use ticker::Ticker;
 /// Names of channels that one host gives numbers to.
 const NAMES_MAX: usize = 4096;
 
+/// Channels of nodes that are remembered, reachable or not.
+const KNOWN_MAX: usize = 4 * NAMES_MAX;
+
 /// One connection of the completion thread, with the use count of its place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnKey {
@@ -191,6 +194,8 @@ struct Up {
     heard_at: Instant,
     /// The end of the completion lane was seen.
     ended: bool,
+    /// Its next heartbeat.
+    beat: Option<TimerKey>,
     channels: Vec<(Arc<str>, u32)>,
     liveness: Liveness,
     clock: LinkClock,
@@ -460,10 +465,12 @@ impl CompletionEngine {
         Liveness::new(peer, self.shared.plan.heartbeat, self.shared.plan.dead_after, now)
     }
 
-    fn set_timer(&mut self, at: Instant, timer: Timer) {
-        if self.wheel.insert(at, timer).is_err() {
+    fn set_timer(&mut self, at: Instant, timer: Timer) -> Option<TimerKey> {
+        let key = self.wheel.insert(at, timer).ok();
+        if key.is_none() {
             self.actions.push_back(CompletionAction::Log(Line::Warn("the timer wheel is full".into())));
         }
+        key
     }
 
     fn security(&self) -> Security {
@@ -765,6 +772,7 @@ impl CompletionEngine {
                 dial,
                 heard_at: now,
                 ended: false,
+                beat: None,
                 channels: native.channels.clone(),
                 liveness: self.liveness(Peer::Native, now),
                 clock: LinkClock::new(native.clock_ms, now),
@@ -806,7 +814,10 @@ impl CompletionEngine {
     fn came_up(&mut self, target: &Arc<Target>, link: u64, now: Instant) {
         self.shared.counts.links_up.add(1);
         self.shared.port(target.owner).links.add(1);
-        self.set_timer(now.after(self.shared.plan.heartbeat), Timer::Beat(target.id, link));
+        let beat = self.set_timer(now.after(self.shared.plan.heartbeat), Timer::Beat(target.id, link));
+        if let Some(up) = self.ups.get_mut(&target.id) {
+            up.beat = beat;
+        }
         self.actions.push_back(CompletionAction::Log(Line::Info(format!("link to {} is up", target.label()))));
         self.publish();
     }
@@ -857,6 +868,9 @@ impl CompletionEngine {
             return;
         }
         let Some(up) = self.ups.remove(&id) else { return };
+        if let Some(beat) = up.beat {
+            self.wheel.cancel(beat);
+        }
         let target = up.target.clone();
         target.link.set(0);
         self.unsubscribe(id);
@@ -938,9 +952,17 @@ impl CompletionEngine {
             for (name, weight) in &up.channels {
                 match self.known.iter_mut().find(|(node, channel, _)| *node == up.node && channel == name) {
                     Some(known) => known.2 = *weight,
-                    None => self.known.push((up.node.clone(), name.clone(), *weight)),
+                    // A name without a number is served to nobody.
+                    None if self.names.contains_key(name) => self.known.push((up.node.clone(), name.clone(), *weight)),
+                    None => {}
                 }
             }
+        }
+        // Whoever is away longest is forgotten first.
+        while self.known.len() > KNOWN_MAX {
+            let away = |(node, _, _): &(Arc<str>, Arc<str>, u32)| !self.ups.values().any(|up| up.node == *node);
+            let oldest = self.known.iter().position(away).unwrap_or(0);
+            self.known.remove(oldest);
         }
         let mut ups: Vec<&Up> = self.ups.values().collect();
         ups.sort_by_key(|up| up.target.id);
@@ -1217,7 +1239,10 @@ impl CompletionEngine {
         if !frame.is_empty() {
             self.say(&target, link, frame);
         }
-        self.set_timer(next, Timer::Beat(id, link));
+        let beat = self.set_timer(next, Timer::Beat(id, link));
+        if let Some(up) = self.ups.get_mut(&id) {
+            up.beat = beat;
+        }
     }
 
     // ---- the turn

@@ -176,13 +176,21 @@ impl Core {
             return debt.reply(payload);
         }
         let Some(target) = debt.leave_reply(payload) else { return };
-        if !self.left_for.iter().any(|known| Arc::ptr_eq(known, &target)) {
-            self.shared.port(self.shard).left.lock().push(target.clone());
-            self.left_for.push(target);
-            // After it was left: whoever lowers the flag looks at what was left once more.
-            if !self.shared.tick.is_raised() && self.shared.tick.raise() {
-                self.shared.completion.wake.wake();
+        let told = {
+            let mut left = self.shared.port(self.shard).left.lock();
+            // The completion thread may have come by since the reply before.
+            let told = left.iter().any(|known| Arc::ptr_eq(known, &target));
+            if !told {
+                left.push(target.clone());
             }
+            told
+        };
+        // After it was left: whoever lowers the flag looks at what was left once more.
+        if !told && !self.shared.tick.is_raised() && self.shared.tick.raise() {
+            self.shared.completion.wake.wake();
+        }
+        if !self.left_for.iter().any(|known| Arc::ptr_eq(known, &target)) {
+            self.left_for.push(target);
         }
         self.left += 1;
         if self.left >= BATCH_MAX {

@@ -164,6 +164,14 @@ struct Detaching {
 struct Job {
     record: Record,
     peer: Peer,
+    terms: JobTerms,
+}
+
+/// What is known of a job besides its record.
+#[derive(Clone, Copy)]
+struct JobTerms {
+    /// With what it was owned when it was claimed: a stock peer's route is cut down to its method since.
+    charge: u64,
     link: u64,
     deadline: Option<Instant>,
     seat: u16,
@@ -196,6 +204,8 @@ pub struct ShardEngine {
     actions: VecDeque<ShardAction>,
     latencies: LatencySet,
     assembling: bool,
+    /// A baton was let go between two looks: another turn at once.
+    retry: bool,
     pressure_epoch: u64,
     /// Records in all origins.
     unclaimed: u64,
@@ -253,6 +263,7 @@ impl ShardEngine {
             actions: VecDeque::new(),
             latencies: LatencySet::new(),
             assembling: false,
+            retry: false,
             pressure_epoch: 0,
             unclaimed: 0,
             delivered: 0,
@@ -336,6 +347,8 @@ impl ShardEngine {
         // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
         // first and admitted last, so that nothing of theirs is overtaken.
         let waiting = self.take_waiting();
+        // A handle's ring may have come after the commands were taken, and its operations that wait with it.
+        self.take_commands();
         let moved = self.drain_rings();
         self.admit_all(waiting);
         self.take_pokes();
@@ -348,7 +361,7 @@ impl ShardEngine {
         again |= self.end_sessions();
         // A continuation whose operation ended as it was started runs in a turn of its own: the next. So
         // does the reading of a link whose queue got room in this one.
-        again |= self.core.at_once_len() > 0 || !self.readable.is_empty();
+        again |= self.core.at_once_len() > 0 || !self.readable.is_empty() || std::mem::take(&mut self.retry);
         next = next.min(self.sessions_due());
         self.core.publish_owned();
         shared.counts.delivered.add(std::mem::take(&mut self.delivered));
@@ -484,9 +497,10 @@ impl ShardEngine {
             self.readable.push_back(index);
         }
         let Some(mut writer) = link.target.application.try_take() else {
-            // Somebody is in the middle of a write, which the shutdown ends. We are told when he lets go.
+            // Somebody is in the middle of a write, which the shutdown ends. We are told when he lets go; if he has
+            // already, we try again at once.
             link.detaching = Some(detaching);
-            let _ = link.target.application.ask();
+            self.retry |= link.target.application.ask() == crate::sync::baton::Asked::Free;
             self.soil(index);
             return;
         };
@@ -606,11 +620,22 @@ impl ShardEngine {
         match self.last_target {
             Some((last, index)) if last == target => Some(index),
             _ => {
-                let index = *self.by_target.get(&target)?;
+                let index = match self.by_target.get(&target) {
+                    Some(index) => *index,
+                    None => self.adopt_early(target)?,
+                };
                 self.last_target = Some((target, index));
                 Some(index)
             }
         }
+    }
+
+    /// Routes may tell callers of a target before its attach has come through the mailbox.
+    #[cold]
+    fn adopt_early(&mut self, target: TargetId) -> Option<u32> {
+        let target = self.core.shared().target(target)?;
+        let ours = target.owner == self.core.shard && target.dialect != Dialect::Stream && !target.gone.is_raised();
+        ours.then(|| self.adopt(target))
     }
 
     /// Takes a run of records: into the writer's hands, if nothing is in front of them and nobody else
@@ -681,8 +706,8 @@ impl ShardEngine {
         let mut links = Vec::new();
         let shared = self.core.shared().clone();
         while let Some(entry) = shared.cells.pop(&shared.port(self.core.shard).inbox) {
-            match self.by_target.get(&tag_target(entry.tag)) {
-                Some(&index) => {
+            match self.index_of(tag_target(entry.tag)) {
+                Some(index) => {
                     let Some(link) = self.links[index as usize].as_deref_mut() else { continue };
                     if link.target.gone.is_raised() {
                         link.target.mark.forget_waiter();
@@ -1223,11 +1248,12 @@ impl ShardEngine {
             Some(seat) => {
                 let deadline = (record.kind == Kind::Request && record.expiry_ms != 0)
                     .then(|| local_deadline(record.expiry_ms, target.clock_ahead_ms.get() as u32, self.core.now));
+                let terms = JobTerms { charge, link, deadline, seat };
                 // Nobody is before it: it need not lie in the queue.
                 if self.run_queue.is_empty() && self.core.may_start() {
-                    self.start(shared, record, peer, link, deadline, seat);
+                    self.start(shared, record, peer, terms);
                 } else {
-                    self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), link, deadline, seat });
+                    self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), terms });
                 }
             }
             None => {
@@ -1259,9 +1285,9 @@ impl ShardEngine {
 
     /// A request whose time was up before its turn came: its caller is told, its handler is spared.
     #[cold]
-    fn skip_expired(&mut self, record: &mut Record, target: &Arc<Target>, link: u64) {
+    fn skip_expired(&mut self, record: &mut Record, charge: u64, target: &Arc<Target>, link: u64) {
         let shared = self.core.shared().clone();
-        self.core.disown(record.charge());
+        self.core.disown(charge);
         self.give_back(1);
         shared.counts.expired_in_queue.add(1);
         let debt = self.debt_of_none(target, link, record);
@@ -1276,9 +1302,9 @@ impl ShardEngine {
         let mut n = 0;
         self.core.begin_run(self.run_queue.len().min(limit));
         while n < limit && self.core.may_start() {
-            let Some(Job { mut record, peer, link, deadline, seat }) = self.run_queue.pop_front() else { break };
+            let Some(Job { mut record, peer, terms }) = self.run_queue.pop_front() else { break };
             n += 1;
-            self.start(&shared, &mut record, &peer, link, deadline, seat);
+            self.start(&shared, &mut record, &peer, terms);
         }
         self.core.end_run();
         // A job that ended may have made room for the head of an origin that was held.
@@ -1287,19 +1313,12 @@ impl ShardEngine {
     }
 
     #[inline]
-    fn start(
-        &mut self,
-        shared: &Arc<HostShared>,
-        record: &mut Record,
-        peer: &Peer,
-        link: u64,
-        deadline: Option<Instant>,
-        seat: u16,
-    ) {
+    fn start(&mut self, shared: &Arc<HostShared>, record: &mut Record, peer: &Peer, terms: JobTerms) {
+        let JobTerms { charge, link, deadline, seat } = terms;
         if shared.plan.skip_expired_requests && deadline.is_some_and(|end| self.core.now >= end) {
-            return self.skip_expired(record, peer, link);
+            return self.skip_expired(record, charge, peer, link);
         }
-        let place = self.core.start_place(record.charge());
+        let place = self.core.start_place(charge);
         let debt = (record.kind == Kind::Request).then(|| {
             self.core.join_place(place);
             Debt {
@@ -1571,6 +1590,10 @@ fn decode(
                 link.origin.offer(chunks, record, step.charge, core.now);
                 settle(shared, link);
                 *offered += 1;
+            }
+            // What a subscriber says takes no room and is no record.
+            Item::Malformed(_) if step.charge == 0 => {
+                shared.counts.malformed.add(1);
             }
             Item::Malformed(malformed) => {
                 // It is a record all the same: it takes a permit, is classified, and gives it back. An

@@ -534,9 +534,12 @@ impl HostShared {
             return false;
         }
         if self.slots.enter(0).is_err() {
-            target.in_flight.leave(0);
             self.short.raise();
-            return false;
+            // One may have been given back between the look and the flag.
+            if self.slots.enter(0).is_err() {
+                target.in_flight.leave(0);
+                return false;
+            }
         }
         true
     }

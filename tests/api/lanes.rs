@@ -156,8 +156,15 @@ fn two_frozen_lanes_are_a_dead_peer() {
     proxy.freeze(Lane::Completion);
     let error = echo.request("", "x").timeout(LONG).wait().unwrap_err();
     assert_eq!((error.kind(), error.error().detail()), (ErrorKind::Unavailable, Detail::LinkLost));
-    until_status(&client, |s| s.links_up == 2);
-    assert_eq!(echo.request("", "x").wait().unwrap(), "x");
+    // On a busy machine the next one may have been silent for that long too.
+    until(|| match echo.request("", "x").timeout(LONG).wait() {
+        Ok(reply) => reply == "x",
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            false
+        }
+    });
+    assert!(client.status().links_up >= 2);
 }
 
 /// A stock peer has one connection. When its last bytes and its end come together, the end is seen all the same,
@@ -190,4 +197,6 @@ fn a_stock_peer_that_speaks_and_goes() {
         assert_eq!(&*heard.recv().unwrap(), [n]);
         until_status(&server, |s| s.links_lost == u64::from(n));
     }
+    // The route that a record came with is cut down to its method, and given back whole.
+    until_status(&server, |s| s.owned_bytes == 0);
 }
