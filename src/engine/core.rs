@@ -75,6 +75,8 @@ pub struct Core {
     /// How many were left, and for whom.
     left: u32,
     left_for: Vec<Arc<Target>>,
+    /// How often the completion thread had come by when that was last looked at.
+    left_taken: u64,
 }
 
 impl std::fmt::Debug for Core {
@@ -113,6 +115,7 @@ impl Core {
             batching: false,
             left: 0,
             left_for: Vec::new(),
+            left_taken: 0,
             shared,
         }
     }
@@ -176,21 +179,21 @@ impl Core {
             return debt.reply(payload);
         }
         let Some(target) = debt.leave_reply(payload) else { return };
-        let told = {
-            let mut left = self.shared.port(self.shard).left.lock();
-            // The completion thread may have come by since the reply before.
-            let told = left.iter().any(|known| Arc::ptr_eq(known, &target));
-            if !told {
-                left.push(target.clone());
-            }
-            told
-        };
-        // After it was left: whoever lowers the flag looks at what was left once more.
-        if !told && !self.shared.tick.is_raised() && self.shared.tick.raise() {
-            self.shared.completion.wake.wake();
-        }
-        if !self.left_for.iter().any(|known| Arc::ptr_eq(known, &target)) {
+        let port = self.shared.port(self.shard);
+        // Read after the reply was left: the completion thread counts its coming by before it writes, under the
+        // lock of what is left, so either it took this reply along or its count is seen here.
+        let taken = port.left_taken.get();
+        let known = self.left_for.iter().any(|known| Arc::ptr_eq(known, &target));
+        if !known {
             self.left_for.push(target);
+        }
+        if !known || taken != self.left_taken {
+            self.left_taken = taken;
+            port.left.lock().clone_from(&self.left_for);
+            // After it was left: whoever lowers the flag looks at what was left once more.
+            if !self.shared.tick.is_raised() && self.shared.tick.raise() {
+                self.shared.completion.wake.wake();
+            }
         }
         self.left += 1;
         if self.left >= BATCH_MAX {

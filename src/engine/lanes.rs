@@ -140,15 +140,8 @@ pub fn post(shared: &Arc<HostShared>, target: &Arc<Target>, post: Post) {
     }
 }
 
-/// Sees to it that what was left for the completion lane of `target` is written, by whoever writes now or here.
+/// Sees to it that what was left for the completion lane of `target`, replies or publications, is written, by whoever writes now or here.
 pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
-    if let Some(writer) = target.completion.come_by() {
-        write_posts(shared, target, writer);
-    }
-}
-
-/// Writes what is queued for a subscriber, or has it written by whoever does so now.
-pub fn drive_publications(shared: &Arc<HostShared>, target: &Arc<Target>) {
     if let Some(writer) = target.completion.come_by() {
         write_posts(shared, target, writer);
     }

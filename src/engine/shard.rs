@@ -1375,7 +1375,7 @@ impl ShardEngine {
         }
         let target = link.target.clone();
         if target.dialect == Dialect::Subscriber {
-            lanes::drive_publications(&shared, &target);
+            lanes::drive_completion(&shared, &target);
             return false;
         }
         let mut writer = match target.application.try_take() {

@@ -134,6 +134,8 @@ pub struct ShardPort {
     pub finished: Lock<Vec<u32>>,
     /// Peers whose replies were left for the end of a run of jobs.
     pub left: Lock<Vec<Arc<Target>>>,
+    /// How often the completion thread has taken that list.
+    pub left_taken: Gauge,
     /// How often such replies were written: moves while there are any.
     pub batches: Gauge,
     /// Raised when a host-wide bound that somebody ran into has room again.
@@ -398,6 +400,7 @@ impl HostShared {
                     pokes: Lock::new(Vec::new()),
                     finished: Lock::new(Vec::new()),
                     left: Lock::new(Vec::new()),
+                    left_taken: Gauge::default(),
                     batches: Gauge::default(),
                     look_again: Latch::new(),
                     common_ring: Lock::new(producer),

@@ -123,18 +123,9 @@ impl Head {
 impl Head {
     /// The record of this head, from what was taken.
     pub fn record(&self, first: &[u8], rest: &[u8], method_len: usize) -> Record {
-        let bytes = [first, rest].concat();
-        let (method, payload) = bytes.split_at(method_len);
-        let mut record = Record {
-            kind: self.kind,
-            depth: self.depth,
-            channel: self.channel,
-            correlation: self.correlation,
-            expiry_ms: self.expiry_ms,
-            payload: Bytes::copy_from_slice(payload),
-            ..Record::empty()
-        };
-        record.method.set_bytes(method);
+        let shape = Shape { kept: false, method: method_len as u8, envelope: NO_ENVELOPE, payload: 0 };
+        let mut record = Record::empty();
+        fill(&mut record, self, shape, method_len, first, rest);
         record
     }
 }

@@ -111,9 +111,9 @@ fn claim_by_the_shard_against_expiry_and_cancel() {
     });
 }
 
-#[test]
-fn the_end_against_first_poll_and_re_poll() {
-    both_orders(|order| {
+/// A holder registers twice while `end` ends its operation: the last one registered is woken, once.
+fn first_poll_and_re_poll(end: impl Fn(&Pool, CellId) -> Result<(), End> + Copy + Send + Sync + 'static) {
+    both_orders(move |order| {
         let pool = pool(1);
         let id = claimed(&pool, terms(9));
         let wakes = <[std::sync::Arc<Wakes>; 2]>::default();
@@ -126,44 +126,30 @@ fn the_end_against_first_poll_and_re_poll() {
                     assert!(pool.set_notify(id, Notify::Waker(wakes.into())));
                 }
             },
-            move |pool| pool.finish_claimed(id, End::Reply),
+            move |pool| end(pool, id),
         );
         assert_eq!(ended, Ok(()));
         assert_eq!(wakes[1].0.load(Ordering::Relaxed), 1, "the last one registered must be woken");
         assert!(wakes[0].0.load(Ordering::Relaxed) <= 1);
         assert!(wakes.iter().all(|wakes| std::sync::Arc::strong_count(wakes) == 1));
         assert_eq!(pool.take(id), Some(End::Reply));
+        assert_all_free(&pool);
     });
+}
+
+#[test]
+fn the_end_against_first_poll_and_re_poll() {
+    first_poll_and_re_poll(|pool, id| pool.finish_claimed(id, End::Reply));
 }
 
 /// The same, of a reply whose wakes come after those of others.
 #[test]
 fn an_end_that_wakes_later_against_first_poll_and_re_poll() {
-    both_orders(|order| {
-        let pool = pool(1);
-        let id = claimed(&pool, terms(9));
-        let wakes = <[std::sync::Arc<Wakes>; 2]>::default();
-        let wakers = wakes.clone();
-        let ((), ended) = race2(
-            order,
-            &pool,
-            move |pool| {
-                for wakes in wakers {
-                    assert!(pool.set_notify(id, Notify::Waker(wakes.into())));
-                }
-            },
-            move |pool| {
-                let mut later = Vec::new();
-                let ended = pool.finish_claimed_later(id, End::Reply, &mut later);
-                later.into_iter().for_each(std::task::Waker::wake);
-                ended
-            },
-        );
-        assert_eq!(ended, Ok(()));
-        assert_eq!(wakes[1].0.load(Ordering::Relaxed), 1, "the last one registered must be woken");
-        assert!(wakes[0].0.load(Ordering::Relaxed) <= 1);
-        assert_eq!(pool.take(id), Some(End::Reply));
-        assert_all_free(&pool);
+    first_poll_and_re_poll(|pool, id| {
+        let mut later = Vec::new();
+        let ended = pool.finish_claimed_later(id, End::Reply, &mut later);
+        later.into_iter().for_each(std::task::Waker::wake);
+        ended
     });
 }
 

@@ -65,6 +65,9 @@ impl CompletionEngine {
     fn write_left(&self) {
         for port in &self.shared.shards {
             let left = std::mem::take(&mut *port.left.lock());
+            if !left.is_empty() {
+                port.left_taken.add(1);
+            }
             for target in left {
                 lanes::drive_completion(&self.shared, &target);
             }
