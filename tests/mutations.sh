@@ -29,6 +29,7 @@ cell_reuse_linked       | loom | cell::a_done_list_against_a_holder_who_is_faste
 cell_bound_first        | loom | cell::publishing_against_a_sweep
 cell_unfenced           | loom | cell::publishing_against_a_sweep
 cell_untagged           | loom | cell::a_place_is_one_callers
+line_unheeded           | loom | line::who_stays_becomes_the_first
 gate_overtake           | loom | gate::a_newcomer_does_not_overtake
 gate_lost_release       | loom | gate::a_release_against_one_who_enqueues
 gate_unversioned        | loom | gate::shares_hold_while_permits_move

@@ -577,6 +577,8 @@ impl ShardEngine {
             if let Some(ticket) = self.ingress.detach(OriginKey(index)) {
                 let _ = self.core.shared().gate.cancel(ticket);
             }
+            let shared = self.core.shared();
+            shared.leave_line(&shared.owned_line, &link.target);
             self.by_target.remove(&link.target.id);
             self.last_target = None;
             self.generations[index as usize] = link.generation.wrapping_add(1);
@@ -1155,6 +1157,7 @@ impl ShardEngine {
                 let _ = peer.mark.release(*charge);
             }
             self.core.own(record.charge());
+            shared.leave_line(&shared.owned_line, &peer);
             self.aged(now.since(Instant(*stamp)));
             self.dispatch(shared, &peer, at, record);
         }
@@ -1693,16 +1696,16 @@ fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
         Admit::Yes => return true,
         Admit::Oversize => {
             let excess = link.origin.excess(charge);
-            if shared.oversize.enter(excess).is_ok() {
-                link.drawn = excess;
+            if draw(shared, link, excess) {
                 return true;
             }
-            // Told when anybody gives back; one always completes, because an empty budget takes one.
+            // Told when anybody gives back; one always completes, because what the first in line lacks is left
+            // free by all others.
             link.target.parked.raise();
+            shared.oversize_line.stand(link.target.id.0, excess);
             shared.short.raise();
-            if shared.oversize.enter(excess).is_ok() {
+            if draw(shared, link, excess) {
                 link.target.parked.lower();
-                link.drawn = excess;
                 return true;
             }
         }
@@ -1715,8 +1718,20 @@ fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
     false
 }
 
+/// Takes what a record has above its link's mark from the host's budget.
+fn draw(shared: &HostShared, link: &mut Link, excess: u64) -> bool {
+    let free = shared.oversize_line.kept_from(link.target.id.0);
+    let drawn = shared.oversize.enter_leaving(excess, free).is_ok();
+    if drawn {
+        link.drawn = excess;
+        shared.leave_line(&shared.oversize_line, &link.target);
+    }
+    drawn
+}
+
 /// The record in assembly goes with its connection.
 fn forget_assembly(shared: &HostShared, link: &mut Link) {
+    shared.leave_line(&shared.oversize_line, &link.target);
     link.origin.abandon();
     settle(shared, link);
 }
@@ -1746,25 +1761,33 @@ fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
         link.target.held.raise();
         // The lane may have been emptied between the look and the flag.
         if replies() {
-            return Some(Reason::ReplyMark);
+            return Some(held_by_replies(shared, link));
         }
     }
     // A client that does not take its answers gets no more of its frames handled. Whoever ends a wait for
     // its room has this shard look.
     if link.client.is_some() && link.target.mark.waiters() > 0 && !cfg!(afflux_mutation = "client_unheld") {
-        return Some(Reason::ReplyMark);
+        return Some(held_by_replies(shared, link));
     }
     let owned = || {
-        let owned = core.owned();
-        owned > 0 && owned + head.charge > shared.plan.max_owned_bytes
+        let (owned, free) = (core.owned(), shared.owned_line.kept_from(link.target.id.0));
+        owned + free > 0 && owned.saturating_add(head.charge).saturating_add(free) > shared.plan.max_owned_bytes
     };
     if owned() {
+        shared.owned_line.stand(link.target.id.0, head.charge);
         shared.short.raise();
         if owned() {
             return Some(Reason::OwnedBytes);
         }
     }
     None
+}
+
+/// Its peer takes no replies: it holds up nobody else meanwhile.
+#[cold]
+fn held_by_replies(shared: &HostShared, link: &Link) -> Reason {
+    shared.leave_line(&shared.owned_line, &link.target);
+    Reason::ReplyMark
 }
 
 /// Counts waiters that were found to be over, so that the mark can forget them.
