@@ -28,6 +28,7 @@ cell_forgets_waker      | loom | cell::the_end_against_first_poll_and_re_poll
 cell_reuse_linked       | loom | cell::a_done_list_against_a_holder_who_is_faster
 cell_bound_first        | loom | cell::publishing_against_a_sweep
 cell_unfenced           | loom | cell::publishing_against_a_sweep
+handed_over_unlinked    | loom | cell::a_hand_over_against_an_end_that_is_taken
 cell_untagged           | loom | cell::a_place_is_one_callers
 gate_overtake           | loom | gate::a_newcomer_does_not_overtake
 gate_lost_release       | loom | gate::a_release_against_one_who_enqueues

@@ -1053,14 +1053,12 @@ impl CompletionEngine {
             Some(Some(request)) => {
                 let tag = target.id.0 | if request { TAG_REQUEST } else { 0 };
                 target.mark.add_waiter();
-                if !self.shared.cells.retag(id, tag) {
-                    // It ended meanwhile, and waits for nothing.
-                    target.mark.forget_waiter();
-                    return;
-                }
                 let port = self.shared.port(target.owner);
-                if self.shared.cells.push(&port.inbox, id) {
-                    port.wake.wake();
+                match self.shared.cells.hand_over(&port.inbox, id, tag) {
+                    // It ended meanwhile, and waits for nothing.
+                    None => target.mark.forget_waiter(),
+                    Some(first) if first => port.wake.wake(),
+                    Some(_) => {}
                 }
             }
         }
