@@ -1055,10 +1055,12 @@ impl CompletionEngine {
                 target.mark.add_waiter();
                 let port = self.shared.port(target.owner);
                 match self.shared.cells.hand_over(&port.inbox, id, tag) {
+                    Some(true) => {
+                        port.wake.wake();
+                    }
+                    Some(false) => {}
                     // It ended meanwhile, and waits for nothing.
                     None => target.mark.forget_waiter(),
-                    Some(first) if first => port.wake.wake(),
-                    Some(_) => {}
                 }
             }
         }

@@ -50,7 +50,11 @@ use crate::wire::decode::{Decoder, Item, Mode, reread};
 use crate::wire::header::Header;
 use crate::wire::stock::reread_ours;
 
+#[cfg(test)]
+mod rig;
 mod sessions;
+#[cfg(test)]
+mod tests;
 use sessions::{Client, Sessions};
 
 /// After the loss of a link, how much of what its peer had sent is still read, and for how long: what
@@ -876,7 +880,7 @@ impl ShardEngine {
                 Some(ending) => ending.until,
                 None if conn.decoder.assembly().is_none() => continue,
                 // What came while this shard was busy is read first: the time is the peer's, not ours.
-                None if conn.readable => Instant::NEVER,
+                None if conn.readable && !cfg!(afflux_mutation = "assembly_unread") => Instant::NEVER,
                 None => conn.last_byte.after(limit),
             };
             self.assembling = true;
@@ -1318,6 +1322,7 @@ impl ShardEngine {
         if shared.plan.skip_expired_requests && deadline.is_some_and(|end| self.core.now >= end) {
             return self.skip_expired(record, charge, peer, link);
         }
+        let charge = if cfg!(afflux_mutation = "owned_charged_anew") { record.charge() } else { charge };
         let place = self.core.start_place(charge);
         let debt = (record.kind == Kind::Request).then(|| {
             self.core.join_place(place);
@@ -1335,8 +1340,12 @@ impl ShardEngine {
         self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
         // The permit goes back here, and the next instruction is the user's.
-        release_permits(shared, self.core.shard, 1, self.core.now);
+        if !cfg!(afflux_mutation = "permit_after_callback") {
+            release_permits(shared, self.core.shard, 1, self.core.now);
+        }
         seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
+        #[cfg(afflux_mutation = "permit_after_callback")]
+        release_permits(shared, self.core.shard, 1, self.core.now);
     }
 
     // ---- 8 writes
