@@ -808,6 +808,13 @@ impl ShardEngine {
             else {
                 continue;
             };
+            // The deadline goes first, whoever is quicker: nobody is told of room after it.
+            if shared.cells.deadline(id).is_some_and(|deadline| self.core.now > deadline)
+                && !cfg!(afflux_mutation = "late_admission")
+            {
+                shared.expire(id, target.id.0, Some(&target), self.core.now);
+                continue;
+            }
             if request && !shared.enter_slot(&target) {
                 break;
             }
