@@ -1140,7 +1140,7 @@ impl ShardEngine {
         if resume {
             self.unpark(index);
         }
-        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 {
+        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 && !cfg!(afflux_mutation = "room_unoffered") {
             self.admit_waiters(index);
         }
         self.reap(index);
@@ -1265,6 +1265,8 @@ impl ShardEngine {
                     self.start(shared, record, peer, terms);
                 } else {
                     self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), terms });
+                    #[cfg(afflux_mutation = "permit_returned_twice")]
+                    self.give_back(1);
                 }
             }
             None => {
@@ -1375,6 +1377,11 @@ impl ShardEngine {
                 link.dirty = false;
                 again |= self.write_link(index);
             }
+            #[cfg(afflux_mutation = "blocked_stops_writing")]
+            if self.link(index).is_some_and(|link| !link.writable) {
+                self.dirty.push_front(index);
+                break;
+            }
         }
         again
     }
@@ -1451,7 +1458,7 @@ impl ShardEngine {
             let moved = budget < shared.plan.turn.write_bytes_per_link;
             self.client_flushed(index, moved, flushed == Flushed::Broken);
         }
-        if target.mark.waiters() > 0 {
+        if target.mark.waiters() > 0 && !cfg!(afflux_mutation = "room_unoffered") {
             self.admit_waiters(index);
         }
         let more = more || self.links[index as usize].as_deref().is_some_and(|l| l.dirty && l.writable);

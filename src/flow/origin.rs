@@ -183,7 +183,8 @@ impl Origin {
         }
         self.complete -= into.popped.charge;
         into.drawn = self.oversize.take().unwrap_or(0);
-        into.resume = self.parked && (self.queue.is_empty() || self.outstanding() <= self.low_mark());
+        let emptied = self.queue.is_empty() && !cfg!(afflux_mutation = "parked_at_low_mark_only");
+        into.resume = self.parked && (emptied || self.outstanding() <= self.low_mark());
         self.parked &= !into.resume;
         true
     }
@@ -227,7 +228,8 @@ impl Origin {
     /// The connection of the record in assembly is gone: it will never be whole. Complete records stay.
     /// Says how much is to be given back to the oversize budget.
     pub fn abandon(&mut self) -> u64 {
-        self.assembly.take().map_or(0, |assembly| assembly.drawn_at(assembly.arrived))
+        let drawn = self.assembly.take().map_or(0, |assembly| assembly.drawn_at(assembly.arrived));
+        if cfg!(afflux_mutation = "abandoned_draw_kept") { 0 } else { drawn }
     }
 
     /// Takes everything out, for a source that is gone; also forgets the record in assembly.

@@ -124,7 +124,7 @@ impl Rotation {
             }
         }
         let best = best?;
-        self.credit[best] -= total;
+        self.credit[best] -= if cfg!(afflux_mutation = "weights_unsmooth") { self.credit[best] } else { total };
         Some(self.next_link(best, &members[best].links))
     }
 }
@@ -188,5 +188,6 @@ impl Routes {
 }
 
 fn away(name: &Arc<str>) -> Error {
-    Error::new(ErrorKind::Unavailable, Detail::NotConnected).with(|n| n.target = Some(name.clone()))
+    let kind = if cfg!(afflux_mutation = "away_not_found") { ErrorKind::NotFound } else { ErrorKind::Unavailable };
+    Error::new(kind, Detail::NotConnected).with(|n| n.target = Some(name.clone()))
 }

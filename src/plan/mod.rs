@@ -407,7 +407,10 @@ impl JobsPlan {
         let (m, shards) = (u64::from(limit), u64::from(shards.max(1)));
         JobsPlan {
             limit,
-            pause_at: (m * u64::from(pause_percent)).div_ceil(100) as u32,
+            pause_at: match cfg!(afflux_mutation = "pause_rounds_down") {
+                true => (m * u64::from(pause_percent) / 100) as u32,
+                false => (m * u64::from(pause_percent)).div_ceil(100) as u32,
+            },
             resume_at: (m * u64::from(resume_percent) / 100) as u32,
             pause_percent,
             resume_percent,

@@ -7,7 +7,7 @@ use std::task::Poll;
 use super::rig::{Hand, Pipe};
 use super::*;
 use crate::base::time::Clock;
-use crate::engine::call::{OneWay, Op, Origin as Caller, Pending, TwoWay};
+use crate::engine::call::{OneWay, Op, Origin as Caller, Pending, Terminal, TwoWay};
 use crate::engine::completion::CompletionEngine;
 use crate::engine::handle::Handle;
 use crate::engine::handler::{Context, Failure, Handler, LocalClient, RemoteResponder, Request};
@@ -121,6 +121,8 @@ struct Bench {
     completion: CompletionEngine,
     caller: Arc<Handle>,
     keys: Vec<LinkKey>,
+    links: u64,
+    peers: Vec<(Arc<str>, Arc<Target>)>,
 }
 
 impl Bench {
@@ -139,12 +141,13 @@ impl Bench {
         let shard = ShardEngine::new(shared.clone(), S0, receivers.shards.remove(0), &seats, None);
         let completion = CompletionEngine::new(shared.clone(), receivers.completion, 1);
         let caller = Arc::new(Handle::new(shared.clone(), Class::Caller));
-        let mut bench = Bench { clock, shared, shard, completion, caller, keys: Vec::new() };
+        let mut bench =
+            Bench { clock, shared, shard, completion, caller, keys: Vec::new(), links: 0, peers: Vec::new() };
         bench.turn();
         bench
     }
 
-    fn op<K: crate::engine::call::Terminal>(&self, to: &str, method: &str, payload: &'static str) -> Op<'static, K> {
+    fn op<K: Terminal>(&self, to: &str, method: &str, payload: impl Into<Bytes>) -> Op<'static, K> {
         let slot = self.caller.slot(&Address::Channel(to.into()));
         let lineage = Lineage::default();
         Op::new(Caller::Owned(self.caller.clone()), slot, method, payload.into(), LONG, lineage)
@@ -180,14 +183,15 @@ impl Bench {
         self.turn();
     }
 
-    /// A peer of this dialect, which serves "news". Dialled: its queue is there while it is away.
-    fn peer(&mut self, dialect: Dialect, send_mark: u64) -> Arc<Target> {
+    /// A peer of this dialect, which alone serves the channel of its name. Dialled: its queue is there while it is
+    /// away.
+    fn peer(&mut self, name: &str, dialect: Dialect, send_mark: u64) -> Arc<Target> {
         let target = Arc::new(Target::new(TargetSpec {
-            id: TargetId(7),
+            id: TargetId(7 + self.peers.len() as u64),
             owner: S0,
             dialled: true,
             dialect,
-            label: "peer".into(),
+            label: name.into(),
             send_mark,
             waiting_ops: 16,
             waiting_bytes: 1 << 20,
@@ -196,37 +200,47 @@ impl Bench {
             publications: None,
         }));
         self.shared.targets.lock().push(target.clone());
-        let member = Member { node: "peer".into(), weight: 100, links: vec![target.clone()] };
-        let mut routes = Routes { settled: true, ..Routes::default() };
-        routes.channels.insert("news".into(), Channel { id: ChannelId(0), members: vec![member] });
-        self.shared.routes.store(Arc::new(routes));
+        self.peers.push((name.into(), target.clone()));
+        self.routes();
         self.shared.port(S0).command(ShardCommand::Adopt(target.clone())).unwrap();
         self.shard_turn();
         target
     }
 
-    /// Its connection is there.
-    fn attach(&mut self, target: &Arc<Target>, mode: Mode) -> Arc<Pipe> {
+    /// Callers are told of the peers as they are now.
+    fn routes(&self) {
+        let mut routes = Routes { settled: true, ..Routes::default() };
+        for (id, (name, target)) in (0..).zip(&self.peers) {
+            let member = Member { node: target.label(), weight: 100, links: vec![target.clone()] };
+            routes.channels.insert(name.clone(), Channel { id: ChannelId(id), members: vec![member] });
+        }
+        self.shared.routes.store(Arc::new(routes));
+    }
+
+    /// Its next connection is there, and takes so many bytes.
+    fn attach(&mut self, target: &Arc<Target>, mode: Mode, takes: usize) -> Arc<Pipe> {
         let pipe = Arc::new(Pipe::default());
-        pipe.0.lock().takes = usize::MAX;
-        target.link.set(1);
+        pipe.0.lock().takes = takes;
+        self.links += 1;
+        target.link.set(self.links);
         let attach = Attach {
             target: target.clone(),
-            link: 1,
+            link: self.links,
             transport: pipe.clone(),
             carry: Vec::new(),
-            channels: vec![0],
+            channels: vec![0, 1],
             mode,
             one_way: false,
         };
         self.shared.port(S0).command(ShardCommand::Attach(Box::new(attach))).unwrap();
+        self.shard_turn();
         pipe
     }
 
-    /// Bytes of the peer's are there to be read.
+    /// Bytes of the last attached peer's are there to be read.
     fn says(&mut self, pipe: &Pipe, bytes: &[u8]) {
         pipe.0.lock().input.extend(bytes);
-        self.shard.handle_ready(self.keys[0], true, false);
+        self.shard.handle_ready(*self.keys.last().unwrap(), true, false);
     }
 }
 
@@ -340,14 +354,14 @@ fn room_that_comes_after_the_deadline_admits_nobody() {
     for (at, accepted) in [(50, true), (51, false), (900, false)] {
         let seen = Arc::<Seen>::default();
         let mut bench = Bench::new(4, 4, [work(seen.clone()), work(seen)], |_| {});
-        let peer = bench.peer(Dialect::Native, 100);
+        let peer = bench.peer("news", Dialect::Native, 100);
         let first = bench.op::<OneWay>("news", "", "first").submit().try_take();
         assert!(first.unwrap().is_ok(), "there was room");
         let mut late = bench.op::<OneWay>("news", "", "waits until 50 ms").timeout(Duration::from_millis(50)).submit();
         bench.shard_turn();
         assert_eq!((late.try_take().is_none(), peer.mark.waiters()), (true, 1));
         bench.clock.0.set(at * 1_000_000);
-        let pipe = bench.attach(&peer, Mode::NativeApplication);
+        let pipe = bench.attach(&peer, Mode::NativeApplication, usize::MAX);
         // The shard alone: whoever watches the deadlines has not come by.
         while bench.shard_turn() {}
         let end = late.try_take().expect("it has ended, either way");
@@ -369,8 +383,8 @@ fn the_rest_of_a_record_is_read_before_its_time_is_judged() {
     for rest_came in [true, false] {
         let seen = Arc::<Seen>::default();
         let mut bench = Bench::new(4, 4, [work(seen.clone()), work(seen.clone())], |_| {});
-        let peer = bench.peer(Dialect::Native, 0);
-        let pipe = bench.attach(&peer, Mode::NativeApplication);
+        let peer = bench.peer("news", Dialect::Native, 0);
+        let pipe = bench.attach(&peer, Mode::NativeApplication, usize::MAX);
         bench.turn();
         let mut bytes = Vec::new();
         let record = Record { kind: Kind::Request, method: Method::new("keep").unwrap(), ..Record::empty() };
@@ -396,8 +410,8 @@ fn the_rest_of_a_record_is_read_before_its_time_is_judged() {
 fn a_stock_record_gives_back_what_it_was_owned_with() {
     let seen = Arc::<Seen>::default();
     let mut bench = Bench::new(4, 4, [work(seen.clone()), work(seen.clone())], |_| {});
-    let peer = bench.peer(Dialect::Stock, 0);
-    let pipe = bench.attach(&peer, Mode::StockPushing);
+    let peer = bench.peer("news", Dialect::Stock, 0);
+    let pipe = bench.attach(&peer, Mode::StockPushing, usize::MAX);
     bench.turn();
     for n in 1..=3 {
         bench.says(&pipe, &[&b"\x01\x0awork/tells\x00\x01"[..], &[n]].concat());
