@@ -65,6 +65,19 @@ fn futures(over: Arc<Latch>, seen: Arc<Seen>) -> SeatFactory {
     Arc::new(move |shard, seat| Box::new(AsyncSeat::new(factory.clone(), shard, seat)))
 }
 
+/// Panics that are meant are no news, and their backtraces cost seconds.
+fn quiet_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if info.payload().downcast_ref::<&str>() != Some(&"a planned panic") {
+                before(info);
+            }
+        }));
+    });
+}
+
 /// What callbacks saw in their first instruction: who it was, and the permits in use.
 #[derive(Default)]
 struct Seen {
@@ -255,6 +268,7 @@ fn quiet(bench: &Bench) {
 /// one starts meanwhile, in order, and never is more than the one permit in use.
 #[test]
 fn a_permit_is_back_before_the_first_instruction() {
+    quiet_panics();
     let (seen, over) = (Arc::<Seen>::default(), Arc::new(Latch::new()));
     let mut bench = Bench::new(1, 16, [work(seen.clone()), futures(over.clone(), seen.clone())], |_| {});
     let mut kept: Vec<_> = ["keep", "panic", "ask", "keep"].map(|method| bench.ask(method)).into();
@@ -419,4 +433,268 @@ fn a_stock_record_gives_back_what_it_was_owned_with() {
     }
     assert_eq!(bench.shared.counts.no_handler.get(), 3, "it takes requests alone");
     quiet(&bench);
+}
+
+/// Panics where its request says: as it is made, at the first poll, after it has waited, or as it is dropped.
+struct Fragile {
+    place: Bytes,
+    waited: bool,
+}
+
+impl Future for Fragile {
+    type Output = Result<Bytes, Failure>;
+
+    fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
+        let waited = std::mem::replace(&mut self.waited, true);
+        match (&self.place[..], waited) {
+            (b"poll", _) | (b"wait", true) => panic!("a planned panic"),
+            (b"wait", false) => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            _ => Poll::Ready(Ok(Bytes::new())),
+        }
+    }
+}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        if self.place == "drop" {
+            panic!("a planned panic");
+        }
+    }
+}
+
+/// Field case 028: whatever of a handler panics, and however often: no permit and no started place is lost, the
+/// continuations that die with their instance give theirs back, and the next call is served.
+#[test]
+fn a_thousand_panics_cost_no_permit_and_no_place() {
+    quiet_panics();
+    let seen = Arc::<Seen>::default();
+    let fragile: SeatFactory = Arc::new(|shard, seat| {
+        let make = |_: usize| {
+            |request: Request, _: LocalClient| {
+                let place = request.payload().clone();
+                if place == "made" {
+                    panic!("a planned panic");
+                }
+                Fragile { place, waited: false }
+            }
+        };
+        Box::new(AsyncSeat::new(Arc::new(make), shard, seat))
+    });
+    let mut bench = Bench::new(2, 4, [work(seen.clone()), fragile], |_| {});
+    for round in 0..170 {
+        let mut asking = bench.ask("ask");
+        bench.turn();
+        let mut all = vec![bench.ask("panic")];
+        all.extend(["made", "poll", "wait"].map(|place| bench.op("later", "", place).submit()));
+        let mut whole = [bench.ask("echo"), bench.op("later", "", "drop").submit()];
+        bench.turn();
+        all.push(asking);
+        for mut pending in all {
+            let error = pending.try_take().expect("it is answered").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Internal, "round {round}");
+        }
+        assert!(whole.iter_mut().all(|pending| pending.try_take().unwrap().is_ok()), "round {round}");
+        seen.answer("nobody asks any more");
+        asking = bench.ask("echo");
+        bench.turn();
+        assert!(asking.try_take().unwrap().is_ok());
+        quiet(&bench);
+    }
+}
+
+/// Contract 32, 51: a peer that takes nothing is full, and the records of others go their way, in the same turns.
+#[test]
+fn a_peer_that_takes_nothing_stops_no_other() {
+    let seen = Arc::<Seen>::default();
+    let mut bench = Bench::new(4, 4, [work(seen.clone()), work(seen)], |_| {});
+    let [stuck, other] = ["stuck", "other"].map(|name| bench.peer(name, Dialect::Native, 100));
+    let _takes_nothing = bench.attach(&stuck, Mode::NativeApplication, 0);
+    let pipe = bench.attach(&other, Mode::NativeApplication, usize::MAX);
+    for n in 0..50_u8 {
+        let mut to_stuck = bench.op::<OneWay>("stuck", "", vec![n]).submit();
+        let mut to_other = bench.op::<OneWay>("other", "", vec![n]).submit();
+        bench.turn();
+        assert_eq!(to_stuck.try_take().is_some(), n == 0, "full from the second on");
+        assert!(to_other.try_take().unwrap().is_ok());
+        assert_eq!(pipe.0.lock().output.last(), Some(&n), "written in the same turn");
+    }
+    assert_eq!((other.mark.bytes(), stuck.mark.waiters() > 0), (0, true));
+}
+
+/// Contract 27: what is above the largest message is refused whatever room there is, with an error of its own, and
+/// the next one goes.
+#[test]
+fn a_message_that_is_too_large_is_refused_without_a_mark_too() {
+    let seen = Arc::<Seen>::default();
+    let mut bench = Bench::new(4, 4, [work(seen.clone()), work(seen)], |plan| plan.max_message = 1000);
+    let peer = bench.peer("news", Dialect::Native, 0);
+    let mut large = bench.op::<OneWay>("news", "", vec![0; 1001]).submit();
+    let error = large.try_take().unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.error().detail()), (ErrorKind::Rejected, Detail::MessageTooLarge));
+    assert_eq!(error.into_payload().len(), 1001);
+    assert!(bench.op::<OneWay>("news", "", vec![0; 1000]).submit().try_take().unwrap().is_ok());
+    assert_eq!(peer.mark.bytes(), 1064);
+}
+
+/// Contract 47: a host that ends takes nothing more and ends what waits, with its payload; room that comes later
+/// delivers none of it.
+#[test]
+fn a_host_that_ends_is_sealed() {
+    let seen = Arc::<Seen>::default();
+    let mut bench = Bench::new(4, 4, [work(seen.clone()), work(seen)], |_| {});
+    let peer = bench.peer("news", Dialect::Native, 100);
+    assert!(bench.op::<OneWay>("news", "", "first").submit().try_take().unwrap().is_ok());
+    let mut waits = bench.op::<OneWay>("news", "", "waits").submit();
+    bench.turn();
+    bench.shared.life.set(crate::engine::shared::Life::Draining as u64);
+    let mut late = bench.op::<OneWay>("news", "", "late").submit();
+    let error = late.try_take().expect("at once").unwrap_err();
+    assert_eq!((error.kind(), error.into_payload()), (ErrorKind::ShuttingDown, "late".into()));
+    assert!(waits.try_take().is_none(), "what was begun may yet go out");
+    bench.shared.end_all(ErrorKind::ShuttingDown);
+    let error = waits.try_take().unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.into_payload()), (ErrorKind::ShuttingDown, "waits".into()));
+    let pipe = bench.attach(&peer, Mode::NativeApplication, usize::MAX);
+    bench.turn();
+    let output = pipe.0.lock().output.clone();
+    let sent = |text: &[u8]| output.windows(5).any(|bytes| bytes == text);
+    assert!(sent(b"first") && !sent(b"waits"), "what was accepted goes out, and nothing else");
+}
+
+/// Contract 44, 48: an operation that waits stays with its target, whatever the routes say meanwhile, and is
+/// accepted there once when there is room; a new one goes where they lead now.
+#[test]
+fn an_operation_that_waits_is_never_moved() {
+    let seen = Arc::<Seen>::default();
+    let mut bench = Bench::new(4, 4, [work(seen.clone()), work(seen)], |_| {});
+    let first = bench.peer("news", Dialect::Native, 100);
+    assert!(bench.op::<OneWay>("news", "", "fills").submit().try_take().unwrap().is_ok());
+    let mut waits = bench.op::<OneWay>("news", "", "waits").submit();
+    bench.turn();
+    let second = bench.peer("other", Dialect::Native, 100);
+    bench.peers.swap(0, 1);
+    bench.peers[0].0 = "news".into();
+    bench.peers.truncate(1);
+    bench.routes();
+    assert!(bench.op::<OneWay>("news", "", "newer").submit().try_take().unwrap().is_ok());
+    bench.turn();
+    assert!(waits.try_take().is_none());
+    let waiting = |target: &Target| (target.mark.bytes(), target.mark.waiters());
+    assert_eq!((waiting(&first), waiting(&second)), ((69, 1), (69, 0)));
+    let pipe = bench.attach(&first, Mode::NativeApplication, usize::MAX);
+    bench.turn();
+    assert!(waits.try_take().unwrap().is_ok());
+    let output = pipe.0.lock().output.clone();
+    assert_eq!(output.windows(5).filter(|bytes| bytes == b"waits").count(), 1);
+    assert_eq!((waiting(&first), waiting(&second)), ((0, 0), (69, 0)));
+}
+
+/// Field case 038: every combination of the smallest limits makes progress: jobs, started handlers, the places of a
+/// ring, and a mark of one record.
+#[test]
+fn the_smallest_limits_make_progress_together() {
+    for (jobs, started, ring) in (1..=4).flat_map(|j| (1..=3).flat_map(move |s| [1, 2, 4].map(|r| (j, s, r)))) {
+        let seen = Arc::<Seen>::default();
+        let mut bench = Bench::new(jobs, started, [work(seen.clone()), work(seen)], |plan| {
+            (plan.ring_slots, plan.send_mark) = (ring, 68);
+        });
+        let mut storm: Vec<_> = (0..40).map(|_| bench.ask("echo")).collect();
+        bench.turn();
+        let answered = storm.iter_mut().filter_map(Pending::try_take).filter(Result::is_ok).count();
+        assert_eq!(answered, 40, "{jobs} jobs, {started} started, rings of {ring}");
+        quiet(&bench);
+    }
+}
+
+/// Contract 41, promise 3: a peer that told us to pause, and whose queue is full, gets the answers to its requests.
+#[test]
+fn an_answer_leaves_while_its_peer_is_paused_and_its_queue_full() {
+    let seen = Arc::<Seen>::default();
+    let mut bench = Bench::new(4, 4, [work(seen.clone()), work(seen.clone())], |_| {});
+    let peer = bench.peer("news", Dialect::Native, 100);
+    let application = bench.attach(&peer, Mode::NativeApplication, 0);
+    let completion = Arc::new(Pipe::default());
+    completion.0.lock().takes = usize::MAX;
+    lanes::post(&bench.shared, &peer, Post::Attach { link: 1, transport: completion.clone() });
+    let mut bytes = Vec::new();
+    let record = Record { kind: Kind::Request, method: Method::new("keep").unwrap(), ..Record::empty() };
+    crate::wire::encode::encode(&Record { correlation: 77, ..record }, 0, &mut bytes);
+    bench.says(&application, &bytes);
+    assert!(bench.op::<OneWay>("news", "", "fills").submit().try_take().unwrap().is_ok());
+    let _waits = bench.op::<OneWay>("news", "", "waits").submit();
+    bench.turn();
+    assert!(!peer.set_paused(true, bench.clock.now()));
+    assert!(completion.0.lock().output.is_empty());
+    seen.answer("answered");
+    bench.turn();
+    assert!(completion.0.lock().output.ends_with(b"answered"));
+    assert_eq!(application.0.lock().output, b"", "nothing else goes");
+    quiet(&bench);
+}
+
+/// Contract 36: the mark and the peer's pause are two reasons to wait, and the end of one of them admits nobody.
+#[test]
+fn a_pause_and_a_full_queue_are_two_reasons_to_wait() {
+    for pause_ends_first in [false, true] {
+        let seen = Arc::<Seen>::default();
+        let mut bench = Bench::new(4, 4, [work(seen.clone()), work(seen)], |_| {});
+        let peer = bench.peer("news", Dialect::Native, 100);
+        assert!(bench.op::<OneWay>("news", "", "fills").submit().try_take().unwrap().is_ok());
+        let mut waits = bench.op::<OneWay>("news", "", "waits").submit();
+        bench.turn();
+        let _ = peer.set_paused(true, bench.clock.now());
+        let resume = |bench: &mut Bench| {
+            assert!(peer.set_paused(false, bench.clock.now()), "somebody waits, and is to be looked at");
+            bench.shared.port(S0).poke(&peer);
+        };
+        let drain = |bench: &mut Bench| drop(bench.attach(&peer, Mode::NativeApplication, usize::MAX));
+        if pause_ends_first {
+            resume(&mut bench)
+        } else {
+            drain(&mut bench)
+        }
+        bench.turn();
+        assert!(waits.try_take().is_none());
+        if pause_ends_first {
+            drain(&mut bench)
+        } else {
+            resume(&mut bench)
+        }
+        bench.turn();
+        assert!(waits.try_take().unwrap().is_ok());
+    }
+}
+
+/// Field case 035: links that go with full queues and half a large record, again and again: what was drawn, owned
+/// and charged for them is whole again each time.
+#[test]
+fn lost_links_leave_nothing_drawn_or_owned() {
+    let seen = Arc::<Seen>::default();
+    let mut bench = Bench::new(4, 4, [work(seen.clone()), work(seen.clone())], |plan| plan.receive_mark = 4096);
+    let peer = bench.peer("news", Dialect::Native, 0);
+    let mut now = 0;
+    for _ in 0..1000 {
+        let pipe = bench.attach(&peer, Mode::NativeApplication, usize::MAX);
+        let (mut bytes, mut large) = (Vec::new(), Vec::new());
+        let echo = Record { kind: Kind::Request, method: Method::new("echo").unwrap(), ..Record::empty() };
+        (0..20).for_each(|_| crate::wire::encode::encode(&echo, 0, &mut bytes));
+        crate::wire::encode::encode(&Record { payload: vec![7; 90_000].into(), ..echo }, 0, &mut large);
+        bytes.extend_from_slice(&large[..50_000]);
+        bench.says(&pipe, &bytes);
+        bench.turn();
+        assert!(bench.shared.oversize.bytes() > 40_000, "{}", bench.shared.oversize.bytes());
+        peer.link.set(0);
+        let detach = ShardCommand::Detach { target: peer.clone(), link: bench.links, forget: false };
+        bench.shared.port(S0).command(detach).unwrap();
+        bench.turn();
+        now += 1100;
+        bench.at(now);
+        assert_eq!((bench.shared.oversize.bytes(), bench.shared.oversize.ops()), (0, 0));
+        assert_eq!((bench.shared.replies.bytes(), peer.replies.bytes()), (0, 0));
+        quiet(&bench);
+    }
+    assert_eq!(seen.started().len(), 20_000);
 }
