@@ -1193,7 +1193,7 @@ impl CompletionEngine {
         let (pressure, epoch) = self.shared.gate.pressure();
         let paused = pressure == crate::sync::gate::Pressure::Paused;
         let Some(up) = self.ups.get_mut(&id) else { return };
-        if !up.native {
+        if !up.native && !cfg!(afflux_mutation = "stock_told") {
             return;
         }
         match up.told.poll(paused, now) {

@@ -10,6 +10,7 @@ mod gate;
 mod idle;
 mod lanes;
 mod local;
+mod marks;
 mod multicast;
 mod options;
 mod order;

@@ -299,6 +299,21 @@ fn a_client_that_takes_no_answers_gets_no_more_of_its_frames_handled() {
     assert_eq!(flood.0.lock().output, encoded(b"", &[0xEC; 400]).repeat(9), "the one whose time was up is missing");
 }
 
+/// Contract 50: the token of a frame is used up by the first reply that is started, also if that fails.
+#[test]
+fn a_token_is_used_up_by_a_reply_that_fails() {
+    let mut bench = Bench::new(|_| {});
+    let pipe = bench.client(usize::MAX);
+    bench.says(0, &pipe, &encoded(b"h", b"keep"));
+    let token = bench.heard.lock().tokens.pop().unwrap();
+    let mut too_large = token.reply(vec![0; 5000]).submit();
+    assert_eq!(ended(&mut too_large).unwrap().map(|(detail, _)| detail), Some(Detail::MessageTooLarge));
+    let mut again = token.clone().reply("again").submit();
+    assert_eq!(again.try_take().unwrap().unwrap_err().error().detail(), Detail::TokenUsed);
+    bench.turn();
+    assert_eq!(pipe.0.lock().output, b"");
+}
+
 #[test]
 fn a_half_closed_client_is_kept_for_the_answers_that_are_elsewhere() {
     let mut bench = Bench::new(|plan| plan.assembly_timeout = ms(50));
