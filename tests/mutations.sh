@@ -56,7 +56,7 @@ room_unused             | lib  | room_that_comes_after an_operation_that_waits_i
 too_large_accepted      | lib  | a_message_that_is_too_large
 shutdown_unsealed       | lib  | a_host_that_ends_is_sealed
 panic_keeps_places      | lib  | a_thousand_panics
-abandoned_draw_kept     | lib  | lost_links_leave_nothing a_record_that_will_never_be_whole
+abandoned_draw_kept     | lib  | lost_links_leave_nothing
 gate_newest_first       | lib  | the_order_of_grants_is_the_order_of_tickets the_oldest_of_all_shards_comes_first
 cancelled_still_counted | lib  | a_cancelled_ticket_takes_nothing
 gate_grants_when_stopped | lib | stop_ends_every_wait_once

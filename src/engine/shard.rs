@@ -1700,7 +1700,9 @@ fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
 /// The record in assembly goes with its connection.
 fn forget_assembly(shared: &HostShared, link: &mut Link) {
     link.origin.abandon();
-    settle(shared, link);
+    if !cfg!(afflux_mutation = "abandoned_draw_kept") {
+        settle(shared, link);
+    }
 }
 
 /// Gives back what was drawn for a record that turned out smaller, or never came.

@@ -228,8 +228,7 @@ impl Origin {
     /// The connection of the record in assembly is gone: it will never be whole. Complete records stay.
     /// Says how much is to be given back to the oversize budget.
     pub fn abandon(&mut self) -> u64 {
-        let drawn = self.assembly.take().map_or(0, |assembly| assembly.drawn_at(assembly.arrived));
-        if cfg!(afflux_mutation = "abandoned_draw_kept") { 0 } else { drawn }
+        self.assembly.take().map_or(0, |assembly| assembly.drawn_at(assembly.arrived))
     }
 
     /// Takes everything out, for a source that is gone; also forgets the record in assembly.
