@@ -690,7 +690,12 @@ fn lost_links_leave_nothing_drawn_or_owned() {
         bench.turn();
         assert!(bench.shared.oversize.bytes() > 40_000, "{}", bench.shared.oversize.bytes());
         peer.link.set(0);
-        let detach = ShardCommand::Detach { target: peer.clone(), link: bench.links, forget: false };
+        let detach = ShardCommand::Detach {
+            target: peer.clone(),
+            link: bench.links,
+            forget: false,
+            lost_at: bench.shared.clock.now(),
+        };
         bench.shared.port(S0).command(detach).unwrap();
         bench.turn();
         now += 1100;
