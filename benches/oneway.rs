@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use afflux::{Context, Handler, Host, HostBuilder, IdlePolicy, Message, Pinning, Placement, Request};
 use bytes::Bytes;
+use common::report::Report;
 use common::{Args, Rounds, Sample, Server, Usage, finish, serve_until_released, serving};
 
 /// What one raw write carries.
@@ -25,19 +26,16 @@ fn main() {
         Some("afflux") => serve(),
         Some(other) => panic!("cannot serve {other}"),
         None => {
-            let single = sizes.len() == 1;
+            let mut report = Report::new(&args);
             for size in sizes {
                 let rounds = Rounds::run(
                     &args,
                     &[("raw 64 KiB batches", &|| raw_send(&args, size)), ("afflux thread", &|| send(&args, size))],
                 );
-                let mut args = args.clone();
-                if !single {
-                    args.json = args.json.map(|path| path.with_extension(format!("{size}.json")));
-                }
                 let ceilings = [("afflux thread", "raw 64 KiB batches")];
-                rounds.report(&args, &format!("oneway {size} B"), &ceilings, Sample::rate);
+                report.add(&format!("oneway {size} B"), &rounds, &ceilings, Sample::rate);
             }
+            report.write();
         }
     }
 }
