@@ -10,10 +10,9 @@ mod openloop;
 
 use std::time::Duration;
 
-use afflux::IdlePolicy;
 use clap::Parser;
-use common::{Args, Server, hosts, serving};
-use openloop::{Calls, System};
+use common::{Args, serving};
+use openloop::System;
 
 #[derive(Parser)]
 struct Options {
@@ -28,18 +27,12 @@ fn main() {
     options.args.prepare();
     let (args, service) = (&options.args, Duration::from_micros(options.open.service_us));
     if let Some(us) = serving(args) {
-        openloop::serve(Duration::from_micros(us.parse().expect("written below")));
+        openloop::serve(Duration::from_micros(us.parse().expect("written by openloop")));
     }
-    let spawn = || Server::spawn(args, &service.as_micros().to_string());
-    let capacity = || {
-        let server = spawn();
-        let host = hosts::connect(&server, IdlePolicy::Park);
-        openloop::capacity(args, &server, &mut hosts::Asker::new(&host, openloop::SIZE))
-    };
-    let run = |load: &openloop::Load| {
-        let server = spawn();
-        let host = hosts::connect(&server, IdlePolicy::Park);
-        openloop::drive(&mut Calls::new(&host, load.deadline), load)
-    };
-    openloop::bench(args, &options.open, &[System { name: "afflux", idle: "park", capacity: &capacity, run: &run }]);
+    let capacity = || openloop::afflux_capacity(args, service);
+    let run = |load: &openloop::Load| openloop::afflux(args, service, false, load);
+    let few = |load: &openloop::Load| openloop::afflux(args, service, true, load);
+    let system = |name, run| System { name, idle: "park", capacity: &capacity, run };
+    let systems = [system("afflux", &run as &dyn Fn(&_) -> _), system(openloop::FEW, &few)];
+    openloop::bench(args, &options.open, &systems);
 }

@@ -16,7 +16,7 @@ use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use afflux::{Channel, Context, Handler, Host, IdlePolicy, Pending, Request, RequestError, TwoWay};
+use afflux::{ByteSize, Channel, Context, Handler, Host, IdlePolicy, Pending, Request, RequestError, TwoWay};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -102,6 +102,32 @@ pub fn serve(service: Duration) -> ! {
     let builder = hosts::builder("server", IdlePolicy::Park).listen("tcp://127.0.0.1:0");
     let host = builder.channel("echo", move |_| Worker(service)).start().expect("the server starts");
     serve_until_released(host.addresses()[0].port())
+}
+
+/// The system that is told how long a queue it wants: as many requests may be outstanding with a peer, and as many
+/// wait, as [`FEW_REQUESTS`] says.
+pub const FEW: &str = "afflux, 512 per peer";
+/// See [`FEW`].
+pub const FEW_REQUESTS: u64 = 512;
+
+/// In the measuring process: the [`capacity`] of a host that is served by [`serve`].
+pub fn afflux_capacity(args: &Args, service: Duration) -> f64 {
+    let server = Server::spawn(args, &service.as_micros().to_string());
+    let host = hosts::connect(&server, IdlePolicy::Park);
+    capacity(args, &server, &mut hosts::Asker::new(&host, SIZE))
+}
+
+/// In the measuring process: a load for a host that is served by [`serve`], with the limits that it has by
+/// default or [`FEW`].
+pub fn afflux(args: &Args, service: Duration, few: bool, load: &Load) -> Run {
+    let server = Server::spawn(args, &service.as_micros().to_string());
+    let mut builder = hosts::builder("client", IdlePolicy::Park);
+    if few {
+        // One target takes at most a quarter of the waiting room.
+        builder = builder.requests_per_peer(FEW_REQUESTS).waiting_room(4 * FEW_REQUESTS, ByteSize::mib(64));
+    }
+    let host = hosts::connect_by(&server, builder);
+    drive(&mut Calls::new(&host, load.deadline), load)
 }
 
 /// What a closed loop gets done in a second.
