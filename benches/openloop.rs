@@ -26,8 +26,8 @@ fn main() {
     let mut options = Options::parse();
     options.args.prepare();
     let (args, service) = (&options.args, Duration::from_micros(options.open.service_us));
-    if let Some(us) = serving(args) {
-        openloop::serve(Duration::from_micros(us.parse().expect("written by openloop")));
+    if let Some(what) = serving(args) {
+        openloop::serve(openloop::served(&what).expect("written by openloop").0);
     }
     let capacity = || openloop::afflux_capacity(args, service);
     let run = |load: &openloop::Load| openloop::afflux(args, service, false, load);

@@ -17,7 +17,8 @@ const LIGHT: RGBColor = RGBColor(200, 200, 208);
 /// Time in which too much is offered.
 const PALE: RGBColor = RGBColor(250, 232, 210);
 /// Of the systems, in their order.
-const COLORS: [RGBColor; 3] = [RGBColor(38, 98, 176), RGBColor(196, 48, 52), RGBColor(24, 138, 84)];
+const COLORS: [RGBColor; 4] =
+    [RGBColor(38, 98, 176), RGBColor(196, 48, 52), RGBColor(24, 138, 84), RGBColor(222, 128, 22)];
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 

@@ -6,6 +6,7 @@ pub mod callers;
 pub mod counters;
 pub mod hosts;
 pub mod load;
+pub mod nanos;
 pub mod on_shard;
 pub mod raw;
 pub mod report;

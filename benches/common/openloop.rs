@@ -97,6 +97,18 @@ impl Handler for Worker {
     }
 }
 
+/// What the serving process is told: so much work. [`served`] reads it.
+pub fn order(service: Duration) -> String {
+    format!("openloop {}", service.as_micros())
+}
+
+/// The work of an [`order`], and what follows it; `None`: it is another.
+pub fn served(what: &str) -> Option<(Duration, &str)> {
+    let order = what.strip_prefix("openloop ")?;
+    let (us, more) = order.split_once(' ').unwrap_or((order, ""));
+    Some((Duration::from_micros(us.parse().ok()?), more))
+}
+
 /// A host whose handler works.
 pub fn serve(service: Duration) -> ! {
     let builder = hosts::builder("server", IdlePolicy::Park).listen("tcp://127.0.0.1:0");
@@ -112,7 +124,7 @@ pub const FEW_REQUESTS: u64 = 512;
 
 /// In the measuring process: the [`capacity`] of a host that is served by [`serve`].
 pub fn afflux_capacity(args: &Args, service: Duration) -> f64 {
-    let server = Server::spawn(args, &service.as_micros().to_string());
+    let server = Server::spawn(args, &order(service));
     let host = hosts::connect(&server, IdlePolicy::Park);
     capacity(args, &server, &mut hosts::Asker::new(&host, SIZE))
 }
@@ -120,7 +132,7 @@ pub fn afflux_capacity(args: &Args, service: Duration) -> f64 {
 /// In the measuring process: a load for a host that is served by [`serve`], with the limits that it has by
 /// default or [`FEW`].
 pub fn afflux(args: &Args, service: Duration, few: bool, load: &Load) -> Run {
-    let server = Server::spawn(args, &service.as_micros().to_string());
+    let server = Server::spawn(args, &order(service));
     let mut builder = hosts::builder("client", IdlePolicy::Park);
     if few {
         // One target takes at most a quarter of the waiting room.

@@ -4,7 +4,15 @@
 
 #[path = "../../common/mod.rs"]
 mod common;
+#[path = "../../common/curves.rs"]
+mod curves;
 mod libzmq;
+mod load_curve;
+#[path = "../../common/openloop.rs"]
+mod openloop;
+#[path = "../../common/parts.rs"]
+mod parts;
+mod permits;
 mod table;
 
 use std::collections::BTreeMap;
@@ -31,6 +39,14 @@ struct Options {
     /// Count system calls, context switches and instructions per operation instead of measuring times
     #[arg(long)]
     counts: bool,
+    /// Offer 10 to 300 % of the capacity instead, each request at its own time
+    #[arg(long)]
+    openloop: bool,
+    /// Compare taking and returning a permit with a semaphore of tokio instead
+    #[arg(long)]
+    permits: bool,
+    #[command(flatten)]
+    open: openloop::Options,
 }
 
 /// Who is measured.
@@ -235,7 +251,16 @@ fn main() {
     }
     let args = &options.args;
     if let Some(what) = serving(args) {
+        if let Some((service, mark)) = openloop::served(&what) {
+            load_curve::serve(service, mark);
+        }
         serve(&what);
+    }
+    if options.permits {
+        return permits::bench(args);
+    }
+    if options.openloop {
+        return load_curve::bench(args, &options.open);
     }
     let plan = plan(args);
     if let (Some(row), Some(ops)) = (&args.row, args.ops) {
