@@ -22,7 +22,7 @@ use crossbeam_channel::Receiver;
 
 use super::answer::{self, Debt};
 use super::call::{Lineage, taken};
-use super::command::{Attach, CompletionCommand, ShardCommand};
+use super::command::{Attach, CompletionCommand, ShardCommand, Untold};
 use super::core::Core;
 use super::lanes::{self, BATCH};
 use super::seat::{Peer, Seat, SeatFactory, Start, refuse};
@@ -45,7 +45,8 @@ use crate::sync::cell::CellState;
 use crate::sync::gate::{self, Ticket, Waited};
 use crate::sync::ring::{Batch, Consumer};
 use crate::sync::task::TaskKey;
-use crate::wire::command::{Command, write_pong};
+use crate::wire::channels::ChannelList;
+use crate::wire::command::{Command, Context, write_pong};
 use crate::wire::decode::{Decoder, Item, Mode, reread};
 use crate::wire::header::Header;
 use crate::wire::stock::reread_ours;
@@ -60,6 +61,13 @@ const LAST_TIME: Duration = Duration::from_secs(1);
 
 /// What a queue holds before its link is read on, while its records are being claimed.
 const READ_AHEAD: u64 = 64 << 10;
+
+/// Commands that are taken of one link in a row: they need no permit and no room, and what they cost is not their
+/// bytes.
+const COMMANDS_MAX: u32 = 256;
+
+/// How long what the completion thread's mailbox does not take waits.
+const UNTOLD_PAUSE: Duration = Duration::from_millis(1);
 
 /// What the shell has to do with its poller after a turn.
 #[derive(Debug)]
@@ -118,6 +126,11 @@ struct Conn {
     ended: bool,
     /// A command to be written at the next boundary.
     say: Vec<u8>,
+    /// A PING of this read that is to be answered.
+    pong: Option<Context>,
+    /// The list of channels that came in this read.
+    list: Option<ChannelList>,
+    list_version: u64,
 }
 
 /// The pair is lost; what the peer sent before that is read to its end, within bounds.
@@ -159,6 +172,7 @@ struct Link {
 struct Detaching {
     link: u64,
     forget: bool,
+    lost_at: Instant,
 }
 
 struct Job {
@@ -185,6 +199,8 @@ pub struct ShardEngine {
     names: Vec<Arc<str>>,
     node_seat: Option<u16>,
     commands: Receiver<ShardCommand>,
+    /// What found the completion thread's mailbox full.
+    untold: Untold,
     rings: Vec<Consumer<Outgoing>>,
     links: Vec<Option<Box<Link>>>,
     generations: Vec<u32>,
@@ -247,6 +263,7 @@ impl ShardEngine {
             names: plan.channels.iter().map(|(name, _)| name.clone()).collect(),
             node_seat,
             commands: receiver.commands,
+            untold: Untold::default(),
             rings: vec![receiver.common],
             links: Vec::new(),
             generations: Vec::new(),
@@ -343,6 +360,7 @@ impl ShardEngine {
         let turn = &shared.plan.turn;
 
         self.take_commands();
+        self.untold.send(|command| shared.completion.command(command));
         let mut again = self.finish_operations(turn.done as usize);
         // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
         // first and admitted last, so that nothing of theirs is overtaken.
@@ -363,6 +381,9 @@ impl ShardEngine {
         // does the reading of a link whose queue got room in this one.
         again |= self.core.at_once_len() > 0 || !self.readable.is_empty() || std::mem::take(&mut self.retry);
         next = next.min(self.sessions_due());
+        if !self.untold.is_empty() {
+            next = next.min(now.after(UNTOLD_PAUSE));
+        }
         self.core.publish_owned();
         shared.counts.delivered.add(std::mem::take(&mut self.delivered));
         port.queued.set(self.run_queue.len() as u64);
@@ -373,16 +394,17 @@ impl ShardEngine {
     // ---- 1 commands
 
     fn take_commands(&mut self) {
-        while let Ok(command) = self.commands.try_recv() {
+        for _ in 0..self.commands.len() {
+            let Ok(command) = self.commands.try_recv() else { return };
             match command {
                 ShardCommand::Ring(consumer) => self.rings.push(consumer),
                 ShardCommand::Adopt(target) => {
                     self.adopt(target);
                 }
                 ShardCommand::Attach(attach) => self.attach(*attach),
-                ShardCommand::Detach { target, link, forget } => {
+                ShardCommand::Detach { target, link, forget, lost_at } => {
                     if let Some(&index) = self.by_target.get(&target.id) {
-                        self.detach(index, Detaching { link, forget });
+                        self.detach(index, Detaching { link, forget, lost_at });
                     }
                 }
                 ShardCommand::Client(new) => self.admit_client(*new),
@@ -472,6 +494,9 @@ impl ShardEngine {
                 one_way: attach.one_way,
                 ended: false,
                 say: Vec::new(),
+                pong: None,
+                list: None,
+                list_version: 0,
             });
         }
         self.actions.push_back(ShardAction::Watch { link: key, transport });
@@ -520,7 +545,7 @@ impl ShardEngine {
         if !detached.unbegun.is_empty() {
             requeue(&mut self.chunks, &mut link.outbox, detached.unbegun, stock);
         }
-        shared.end_requests(&target, Detail::LinkLost);
+        shared.end_requests(&target, Detail::LinkLost, detaching.lost_at);
         if detaching.forget {
             while let Some(popped) = link.outbox.pop(&mut self.chunks) {
                 let _ = target.mark.release(popped.charge);
@@ -777,8 +802,8 @@ impl ShardEngine {
         for target in pokes {
             target.poked.lower();
             let Some(&index) = self.by_target.get(&target.id) else { continue };
-            if let Some(Detaching { link, forget }) = self.link(index).and_then(|l| l.detaching) {
-                self.detach(index, Detaching { link, forget });
+            if let Some(detaching) = self.link(index).and_then(|l| l.detaching) {
+                self.detach(index, detaching);
             }
             self.admit_waiters(index);
             self.soil(index);
@@ -961,9 +986,10 @@ impl ShardEngine {
             let Some(conn) = &mut link.conn else { break false };
             block.copy_within(used.consumed..have, 0);
             have -= used.consumed;
-            if used.parked || budget == 0 || !conn.readable {
+            let many = used.commands == COMMANDS_MAX;
+            if used.parked || budget == 0 || !conn.readable || many {
                 conn.carry.extend_from_slice(&block[..have]);
-                break !used.parked && conn.readable;
+                break many || (!used.parked && conn.readable);
             }
             // A large body is read where it will stay; everything else goes through the block.
             let space = if have == 0 { conn.decoder.assembly_space(budget) } else { None };
@@ -998,8 +1024,18 @@ impl ShardEngine {
                 Err(e) => return Err(e.to_string()),
             }
         };
-        if link.conn.as_ref().is_some_and(|c| c.decoder.assembly().is_some()) {
-            self.assembling = true;
+        if let Some(conn) = &mut link.conn {
+            self.assembling |= conn.decoder.assembly().is_some();
+            let at = conn.link;
+            if let Some(context) = conn.pong.take() {
+                let mut frame = Vec::new();
+                write_pong(&context, &mut frame);
+                lanes::post(self.core.shared(), &link.target, Post::Command { link: at, frame: frame.into() });
+            }
+            if let Some(list) = conn.list.take() {
+                self.untold.push(CompletionCommand::Channels { target: link.target.clone(), link: at, list });
+                self.untold.send(|command| self.core.shared().completion.command(command));
+            }
         }
         Ok(more)
     }
@@ -1011,9 +1047,8 @@ impl ShardEngine {
         if conn.ending.is_none()
             && let Some(link) = self.links[index as usize].as_deref()
         {
-            let lost = CompletionCommand::Lost { target: link.target.clone(), link: conn.link, reason };
-            // Should the mailbox be full: the other lane's end tells the same story.
-            let _ = self.core.shared().completion.command(lost);
+            self.untold.push(CompletionCommand::Lost { target: link.target.clone(), link: conn.link, reason });
+            self.untold.send(|command| self.core.shared().completion.command(command));
         }
         self.reap(index);
     }
@@ -1022,6 +1057,7 @@ impl ShardEngine {
         let link = self.links[index as usize].as_deref_mut()?;
         let conn = link.conn.take()?;
         conn.transport.shutdown();
+        link.target.parked.lower();
         forget_assembly(self.core.shared(), link);
         self.actions.push_back(ShardAction::Unwatch { transport: conn.transport.clone() });
         Some(conn)
@@ -1528,6 +1564,8 @@ struct Used {
     consumed: usize,
     /// The next record may not be admitted now.
     parked: bool,
+    /// Commands among it; at [`COMMANDS_MAX`] there may be more.
+    commands: u32,
 }
 
 /// Decodes what is admitted of `input` into the link's origin.
@@ -1539,16 +1577,19 @@ fn decode(
     offered: &mut u32,
 ) -> Result<Used, String> {
     let shared = core.shared();
-    let mut consumed = 0;
+    let (mut consumed, mut commands) = (0, 0);
     loop {
-        let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
+        let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false, commands }) };
+        if commands == COMMANDS_MAX {
+            return Ok(Used { consumed, parked: false, commands });
+        }
         let rest = &input[consumed..];
         if let Some(whole) = conn.decoder.whole(rest).map_err(|e| e.to_string())?
             && whole.bytes.len() <= INLINE_PAYLOAD_MAX
         {
             let charge = whole.charge();
             if !admit(shared, link, charge) {
-                return Ok(Used { consumed, parked: true });
+                return Ok(Used { consumed, parked: true, commands });
             }
             let Header { kind, method_len, depth, channel, correlation, expiry_ms } = whole.header;
             let head = Head { kind, depth, channel, correlation, expiry_ms, charge, stamp: core.now.0 };
@@ -1562,16 +1603,16 @@ fn decode(
         let mut admitted = 0;
         if conn.decoder.assembly().is_none() {
             match conn.decoder.peek(rest).map_err(|e| e.to_string())? {
-                None => return Ok(Used { consumed, parked: false }),
+                None => return Ok(Used { consumed, parked: false, commands }),
                 Some(charge) => {
                     if charge > 0 && !admit(shared, link, charge) {
-                        return Ok(Used { consumed, parked: true });
+                        return Ok(Used { consumed, parked: true, commands });
                     }
                     admitted = charge;
                 }
             }
         }
-        let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
+        let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false, commands }) };
         let step = conn.decoder.decode(rest).map_err(|e| e.to_string())?;
         consumed += step.consumed;
         let Some(item) = step.item else {
@@ -1581,9 +1622,11 @@ fn decode(
                 link.origin.reserve(admitted);
                 link.origin.grow(admitted);
             }
-            return Ok(Used { consumed, parked: false });
+            return Ok(Used { consumed, parked: false, commands });
         };
-        let at = conn.link;
+        if matches!(item, Item::Command(_)) {
+            commands += 1;
+        }
         match item {
             Item::Record(record) => {
                 note_decoded(link);
@@ -1605,15 +1648,13 @@ fn decode(
                 settle(shared, link);
                 *offered += 1;
             }
-            Item::Command(Command::Ping { context, .. }) => {
-                let mut frame = Vec::new();
-                write_pong(&context, &mut frame);
-                lanes::post(shared, &link.target, Post::Command { link: at, frame: frame.into() });
-            }
-            Item::Command(Command::Channels { list, .. }) => {
-                let list = CompletionCommand::Channels { target: link.target.clone(), link: at, list };
-                // Should the mailbox be full, the peer's next list tells the same and more.
-                let _ = shared.completion.command(list);
+            // Latest wins: of many in one read one is answered.
+            Item::Command(Command::Ping { context, .. }) => conn.pong = Some(context),
+            Item::Command(Command::Channels { version, list }) => {
+                if version > conn.list_version {
+                    conn.list_version = version;
+                    conn.list = Some(list);
+                }
             }
             Item::Command(Command::Error(reason)) => return Err(format!("the peer gave up: {reason}")),
             Item::Command(command @ (Command::Subscribe(_) | Command::Cancel(_))) => {

@@ -574,10 +574,15 @@ impl HostShared {
     pub fn leave_slot_quietly(&self, target: &Target) {
         target.in_flight.leave(0);
         self.slots.leave(0);
+        // Somebody else may have found it taken.
+        self.relieve();
     }
 
-    /// Ends every request that was accepted for `target` and has no reply yet.
-    pub fn end_requests(&self, target: &Arc<Target>, detail: Detail) {
+    /// Ends every request that was accepted for `target` until `at` and has no reply yet.
+    pub fn end_requests(&self, target: &Arc<Target>, detail: Detail, at: Instant) {
+        if target.in_flight.ops() == 0 {
+            return;
+        }
         let tag = TAG_REQUEST | target.id.0;
         let mut ids = Vec::new();
         self.cells.scan(|id, state, of| {
@@ -585,6 +590,7 @@ impl HostShared {
                 ids.push(id);
             }
         });
+        ids.retain(|id| self.cells.since(*id).is_none_or(|since| since <= at));
         for id in ids {
             if self.fail(id, tag, Some(target), ErrorKind::Unavailable, detail) {
                 self.counts.link_lost.add(1);

@@ -7,6 +7,7 @@ mod support;
 mod basics;
 mod budget;
 mod gate;
+mod hostile;
 mod idle;
 mod lanes;
 mod local;
