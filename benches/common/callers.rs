@@ -20,6 +20,14 @@ pub enum Idle {
 impl Idle {
     pub const ALL: [Idle; 3] = [Idle::Park, Idle::SpinThenPark, Idle::Spin];
 
+    /// As it is written with `{:?}`.
+    pub fn named(name: &str) -> Idle {
+        Idle::ALL
+            .into_iter()
+            .find(|idle| format!("{idle:?}") == name)
+            .unwrap_or_else(|| panic!("no idle policy {name:?}"))
+    }
+
     fn name(self) -> &'static str {
         match self {
             Idle::Park => "park",
@@ -36,7 +44,7 @@ impl Idle {
         }
     }
 
-    fn policy(self) -> IdlePolicy {
+    pub fn policy(self) -> IdlePolicy {
         match self {
             Idle::Park => IdlePolicy::Park,
             Idle::SpinThenPark => IdlePolicy::SpinThenPark(SPIN),
@@ -105,7 +113,7 @@ pub fn plan(idles: &[Idle], who: &[By]) -> Vec<Row> {
 pub fn serve(what: &str) -> ! {
     let mut words = what.split(' ');
     let (who, idle, size) = (words.next(), words.next(), words.next().and_then(|n| n.parse().ok()));
-    let idle = Idle::ALL.into_iter().find(|i| Some(&format!("{i:?}")[..]) == idle).expect("written by measure");
+    let idle = Idle::named(idle.expect("written by measure"));
     let size = size.expect("written by measure");
     match who {
         Some("std") => raw::serve_std(size),

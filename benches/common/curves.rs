@@ -8,7 +8,7 @@ use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
 const WIDTH: u32 = 1000;
-const HEAD: u32 = 46;
+const HEAD: u32 = 66;
 const PANEL: u32 = 300;
 const INK: RGBColor = RGBColor(40, 40, 46);
 const GRID: RGBColor = RGBColor(226, 226, 230);
@@ -40,15 +40,19 @@ pub struct Curve {
     pub burst: (f64, f64),
 }
 
-/// What stands above a panel, and how each entry is drawn.
-type Legend = Vec<(String, RGBColor, u32)>;
-
 /// Draws them into `path`.
 pub fn draw(path: &Path, title: &str, curves: &[Curve]) -> Result<(), Box<dyn Error>> {
     let root = SVGBackend::new(path, (WIDTH, HEAD + 3 * PANEL)).into_drawing_area();
     root.fill(&WHITE)?;
     let (head, panels) = root.split_vertically(HEAD);
     head.draw(&Text::new(title.to_owned(), (18, 16), ("sans-serif", 17).into_font().color(&INK)))?;
+    // One legend for all panels, where no line can be.
+    let mut x = 18;
+    for (curve, color) in colored(curves) {
+        head.draw(&PathElement::new([(x, 50), (x + 22, 50)], color.stroke_width(4)))?;
+        head.draw(&Text::new(curve.name.clone(), (x + 28, 44), ("sans-serif", 13).into_font().color(&INK)))?;
+        x += 60 + 7 * curve.name.len() as i32;
+    }
     let panels = panels.split_evenly((3, 1));
     latency(&panels[0], curves)?;
     goodput(&panels[1], curves)?;
@@ -80,16 +84,14 @@ fn latency(area: &Area<'_>, curves: &[Curve]) -> Result<(), Box<dyn Error>> {
     let right = highest(points().map(|p| p.offered)) * 1.03;
     let mut chart = frame(area).build_cartesian_2d(0.0..right, (low..high).log_scale())?;
     mesh(&mut chart, &|x| per_second(*x), &|y| micros(*y))?;
-    let mut legend = Legend::new();
     for (curve, color) in colored(curves) {
-        for (what, width, of) in [("p99", 3, (|p| p.p99) as fn(&Point) -> f64), ("p50", 1, |p| p.p50)] {
+        for (width, of) in [(3, (|p| p.p99) as fn(&Point) -> f64), (1, |p| p.p50)] {
             let line = curve.points.iter().map(|p| (p.offered, of(p)));
             chart.draw_series(LineSeries::new(line.clone(), color.stroke_width(width)))?;
             chart.draw_series(line.map(|at| Circle::new(at, 3, color.filled())))?;
-            legend.push((format!("{} {what}", curve.name), color, width));
         }
     }
-    title(area, "latency, by offered requests a second", &legend)
+    title(area, "latency by offered requests a second; thick: p99, thin: p50")
 }
 
 fn goodput(area: &Area<'_>, curves: &[Curve]) -> Result<(), Box<dyn Error>> {
@@ -98,15 +100,13 @@ fn goodput(area: &Area<'_>, curves: &[Curve]) -> Result<(), Box<dyn Error>> {
     let top = highest(points().map(|p| p.goodput)) * 1.2;
     let mut chart = frame(area).build_cartesian_2d(0.0..right, 0.0..top)?;
     mesh(&mut chart, &|x| per_second(*x), &|y| per_second(*y))?;
-    let mut legend: Legend = vec![("all that is offered".into(), LIGHT, 6)];
     chart.draw_series(LineSeries::new([(0.0, 0.0), (top.min(right), top.min(right))], LIGHT.stroke_width(6)))?;
     for (curve, color) in colored(curves) {
         let line = curve.points.iter().map(|p| (p.offered, p.goodput));
         chart.draw_series(LineSeries::new(line.clone(), color.stroke_width(3)))?;
         chart.draw_series(line.map(|at| Circle::new(at, 3, color.filled())))?;
-        legend.push((curve.name.clone(), color, 3));
     }
-    title(area, "replies in time a second, by offered", &legend)
+    title(area, "replies in time a second by offered requests a second; grey: all that is offered")
 }
 
 fn after_burst(area: &Area<'_>, curves: &[Curve]) -> Result<(), Box<dyn Error>> {
@@ -118,13 +118,10 @@ fn after_burst(area: &Area<'_>, curves: &[Curve]) -> Result<(), Box<dyn Error>> 
     if let Some(Curve { burst: (from, to), .. }) = curves.first() {
         chart.draw_series([Rectangle::new([(*from, low), (*to, high)], PALE.filled())])?;
     }
-    let mut legend = Legend::new();
     for (curve, color) in colored(curves) {
         chart.draw_series(LineSeries::new(curve.bins.iter().copied(), color.stroke_width(3)))?;
-        legend.push((curve.name.clone(), color, 3));
     }
-    legend.push(("300 % offered, 50 % before and after".into(), PALE, 12));
-    title(area, "p99, by the time of the intended start", &legend)
+    title(area, "p99 by the time of the intended start; shaded: 300 % offered, 50 % before and after")
 }
 
 fn frame<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
@@ -163,16 +160,8 @@ where
     Ok(())
 }
 
-/// The legend stands above the plot, where no line can be.
-fn title(area: &Area<'_>, what: &str, legend: &Legend) -> Result<(), Box<dyn Error>> {
-    let text = ("sans-serif", 13).into_font().color(&INK);
-    area.draw(&Text::new(what.to_owned(), (18, 10), text.clone()))?;
-    let mut x = 320;
-    for (name, color, width) in legend {
-        area.draw(&PathElement::new([(x, 16), (x + 22, 16)], color.stroke_width(*width)))?;
-        area.draw(&Text::new(name.clone(), (x + 28, 10), text.clone()))?;
-        x += 50 + 7 * name.len() as i32;
-    }
+fn title(area: &Area<'_>, what: &str) -> Result<(), Box<dyn Error>> {
+    area.draw(&Text::new(what.to_owned(), (18, 10), ("sans-serif", 13).into_font().color(&INK)))?;
     Ok(())
 }
 

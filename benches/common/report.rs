@@ -47,7 +47,10 @@ impl<'a> Report<'a> {
             let (p50, p99) = (med(&|s| s.quantile_us(0.5)), med(&|s| s.quantile_us(0.99)));
             let (rate, cpu, switches) = (med(&Sample::rate), med(&|s| s.cpu_ns), med(&|s| s.switches));
             let ratio = spread(&ratios);
-            println!("{name:<28} {p50:>10.1} {p99:>10.1} {rate:>12.0} {cpu:>9.0} {switches:>9.2} {ratio:>24}");
+            let timed = samples.iter().any(|s| s.times.is_some());
+            let (p50, p99) = (timed.then_some(p50), timed.then_some(p99));
+            let [own, tail] = [p50, p99].map(|time| time.map_or("-".into(), |us| format!("{us:.1}")));
+            println!("{name:<28} {own:>10} {tail:>10} {rate:>12.0} {cpu:>9.0} {switches:>9.2} {ratio:>24}");
             let mut row = json!({"p50_us": p50, "p99_us": p99, "rate": rate, "cpu_ns": cpu, "switches": switches,
                                  "ratio": (!ratios.is_empty()).then(|| median(ratios.clone())), "ratios": ratios});
             if !pairs.is_empty() {

@@ -43,7 +43,7 @@ impl Wake for Task {
 }
 
 /// Runs all of them to their ends.
-fn run(mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
+pub fn run(mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
     let all = (0..tasks.len()).collect();
     let woken = Arc::new(Woken { list: Mutex::new(all), thread: std::thread::current() });
     let wakers: Vec<Waker> =
