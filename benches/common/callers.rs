@@ -31,7 +31,7 @@ impl Idle {
     fn name(self) -> &'static str {
         match self {
             Idle::Park => "park",
-            Idle::SpinThenPark => "spin then park",
+            Idle::SpinThenPark => "spin 50 us",
             Idle::Spin => "spin",
         }
     }

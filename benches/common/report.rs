@@ -35,8 +35,8 @@ impl<'a> Report<'a> {
         let machine = machine(args);
         println!("{bench}: {machine}; hop between the cores {hop:.0} ns (about 26: near, about 170: far)");
         println!(
-            "{:<28} {:>10} {:>10} {:>12} {:>9} {:>9} {:>24}",
-            "", "p50 us", "p99 us", "per second", "cpu ns", "switches", "ratio (least - most)"
+            "{:<28} {:>10} {:>10} {:>12} {:>9} {:>9} {:>24} {:>10}",
+            "", "p50 us", "p99 us", "per second", "cpu ns", "switches", "ratio (least - most)", "p99 ratio"
         );
         let mut out = BTreeMap::new();
         for (name, samples) in rounds.rows() {
@@ -50,12 +50,16 @@ impl<'a> Report<'a> {
             let timed = samples.iter().any(|s| s.times.is_some());
             let (p50, p99) = (timed.then_some(p50), timed.then_some(p99));
             let [own, tail] = [p50, p99].map(|time| time.map_or("-".into(), |us| format!("{us:.1}")));
-            println!("{name:<28} {own:>10} {tail:>10} {rate:>12.0} {cpu:>9.0} {switches:>9.2} {ratio:>24}");
+            let tails = if timed { rounds.ratios(name, against, |s| s.quantile_us(0.99)) } else { Vec::new() };
+            let tail_ratio = if tails.is_empty() { String::new() } else { format!("{:.2}", median(tails.clone())) };
+            let figures = format!("{rate:>12.0} {cpu:>9.0} {switches:>9.2} {ratio:>24} {tail_ratio:>10}");
+            println!("{}", format!("{name:<28} {own:>10} {tail:>10} {figures}").trim_end());
             let mut row = json!({"p50_us": p50, "p99_us": p99, "rate": rate, "cpu_ns": cpu, "switches": switches,
                                  "ratio": (!ratios.is_empty()).then(|| median(ratios.clone())), "ratios": ratios});
             if !pairs.is_empty() {
                 row["against"] = json!(against);
                 row["spread"] = json!(ends(&ratios));
+                row["p99_ratios"] = json!(tails);
                 row["pairs"] = pairs
                     .iter()
                     .map(|(own, against)| json!({"own": own, "against": against, "ratio": own / against}))
