@@ -47,7 +47,9 @@ client_unheld           | lib  | sessions::
 client_unanswered       | lib  | sessions::
 client_end_unread       | lib  | sessions::
 peer_end_unread         | api  | a_stock_peer_that_speaks_and_goes
+target_uncapped         | api  | a_hot_target_leaves_permits_to_others
 ring_unwoken            | sim  | promises
+target_capped_for_good  | sim  | promises
 waiter_end_untold       | sim  | promises
 slot_unrelieved         | sim  | promises
 pause_outlives_link     | sim  | promises

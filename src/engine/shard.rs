@@ -1253,6 +1253,7 @@ impl ShardEngine {
                 if self.run_queue.is_empty() && self.core.may_start() {
                     self.start(shared, record, peer, terms);
                 } else {
+                    target.jobs.add(1);
                     self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), terms });
                 }
             }
@@ -1304,12 +1305,15 @@ impl ShardEngine {
         while n < limit && self.core.may_start() {
             let Some(Job { mut record, peer, terms }) = self.run_queue.pop_front() else { break };
             n += 1;
+            if !cfg!(afflux_mutation = "target_capped_for_good") {
+                peer.jobs.sub(1);
+            }
             self.start(&shared, &mut record, &peer, terms);
         }
         self.core.end_run();
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
-        more || (self.delivered > 0 && !self.held.is_empty())
+        more || ((self.delivered > 0 || n > 0) && !self.held.is_empty())
     }
 
     #[inline]
@@ -1694,12 +1698,19 @@ fn room_to_read(origin: &Origin, least: usize) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX).max(least)
 }
 
-/// Why the head of a link's queue may not be claimed now, other than for want of a permit: its peer
-/// does not take its replies, or the host owns as much as it may.
+/// Why the head of a link's queue may not be claimed now, other than for want of a permit: it has its share of
+/// the permits, its peer does not take its replies, or the host owns as much as it may.
 #[inline(always)]
 fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
     let shared = core.shared();
     let head = link.origin.head()?;
+    let jobs = &shared.plan.jobs;
+    if jobs.caps_targets()
+        && link.target.jobs.get() >= u64::from(jobs.per_target)
+        && !cfg!(afflux_mutation = "target_uncapped")
+    {
+        return Some(Reason::PermitShare);
+    }
     let replies = || link.target.replies.bytes() >= shared.plan.reply.per_peer;
     if head.kind == Kind::Request && replies() {
         link.target.held.raise();
