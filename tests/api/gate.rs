@@ -22,8 +22,8 @@ fn a_hot_target_leaves_permits_to_others() {
     let _dog = watch();
     let (keep, held) = kept();
     let server = server("server")
-        .max_jobs(8)
-        .target_job_share(25)
+        .max_jobs(40)
+        .target_job_share(5)
         .max_started_handlers(1)
         .channel("keep", keep)
         .start()
