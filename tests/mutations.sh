@@ -50,6 +50,10 @@ peer_end_unread         | api  | a_stock_peer_that_speaks_and_goes
 target_uncapped         | api  | a_hot_target_leaves_permits_to_others
 ring_unwoken            | sim  | promises
 target_capped_for_good  | sim  | promises
+expiry_on_own_clock     | sim  | promises
+gate_ignores_age        | sim  | promises
+baton_unasked           | sim  | promises
+mark_moves_unseen       | sim  | promises
 waiter_end_untold       | sim  | promises
 slot_unrelieved         | sim  | promises
 pause_outlives_link     | sim  | promises

@@ -746,6 +746,7 @@ impl ShardEngine {
                 if let Some(link) = self.link(index)
                     && !matches!(link.target.dialect, Dialect::Local | Dialect::Stream)
                     && link.origin.mark() != receive_mark
+                    && !cfg!(afflux_mutation = "mark_moves_unseen")
                 {
                     // Whoever is parked is looked at below, whichever way it moved.
                     let _ = link.origin.set_mark(receive_mark);
@@ -1386,6 +1387,9 @@ impl ShardEngine {
             Some(writer) => writer,
             None => {
                 // The holder pokes us when he lets go; if he has already, we try again at once.
+                if cfg!(afflux_mutation = "baton_unasked") {
+                    return false;
+                }
                 if target.application.ask() == crate::sync::baton::Asked::Free {
                     self.soil(index);
                     return true;
@@ -1781,6 +1785,7 @@ fn tell(shared: &HostShared, outcome: gate::Outcome) {
 
 /// The end of a request on this host's clock, given how far the peer's link clock is ahead of ours.
 fn local_deadline(expiry_ms: u32, ahead_ms: u32, now: Instant) -> Instant {
+    let ahead_ms = if cfg!(afflux_mutation = "expiry_on_own_clock") { 0 } else { ahead_ms };
     let left = expiry_ms.wrapping_sub(clock_ms(now).wrapping_add(ahead_ms)) as i32;
     now.after(Duration::from_millis(left.max(0) as u64))
 }
