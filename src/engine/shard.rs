@@ -777,6 +777,7 @@ impl ShardEngine {
                 if let Some(link) = self.link(index)
                     && !matches!(link.target.dialect, Dialect::Local | Dialect::Stream)
                     && link.origin.mark() != receive_mark
+                    && !cfg!(afflux_mutation = "mark_moves_unseen")
                 {
                     // Whoever is parked is looked at below, whichever way it moved.
                     let _ = link.origin.set_mark(receive_mark);
@@ -1303,9 +1304,11 @@ impl ShardEngine {
                 if self.run_queue.is_empty() && self.core.may_start() {
                     self.start(shared, record, peer, terms);
                 } else {
+                    target.jobs.add(1);
                     self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), terms });
-                    #[cfg(afflux_mutation = "permit_returned_twice")]
-                    self.give_back(1);
+                    if cfg!(afflux_mutation = "permit_returned_twice") {
+                        self.give_back(1);
+                    }
                 }
             }
             None => {
@@ -1356,12 +1359,15 @@ impl ShardEngine {
         while n < limit && self.core.may_start() {
             let Some(Job { mut record, peer, terms }) = self.run_queue.pop_front() else { break };
             n += 1;
+            if !cfg!(afflux_mutation = "target_capped_for_good") {
+                peer.jobs.sub(1);
+            }
             self.start(&shared, &mut record, &peer, terms);
         }
         self.core.end_run();
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
-        more || (self.delivered > 0 && !self.held.is_empty())
+        more || ((self.delivered > 0 || n > 0) && !self.held.is_empty())
     }
 
     #[inline]
@@ -1392,8 +1398,9 @@ impl ShardEngine {
             release_permits(shared, self.core.shard, 1, self.core.now);
         }
         seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
-        #[cfg(afflux_mutation = "permit_after_callback")]
-        release_permits(shared, self.core.shard, 1, self.core.now);
+        if cfg!(afflux_mutation = "permit_after_callback") {
+            release_permits(shared, self.core.shard, 1, self.core.now);
+        }
     }
 
     // ---- 8 writes
@@ -1416,8 +1423,7 @@ impl ShardEngine {
                 link.dirty = false;
                 again |= self.write_link(index);
             }
-            #[cfg(afflux_mutation = "blocked_stops_writing")]
-            if self.link(index).is_some_and(|link| !link.writable) {
+            if cfg!(afflux_mutation = "blocked_stops_writing") && self.link(index).is_some_and(|link| !link.writable) {
                 self.dirty.push_front(index);
                 break;
             }
@@ -1444,6 +1450,9 @@ impl ShardEngine {
             Some(writer) => writer,
             None => {
                 // The holder pokes us when he lets go; if he has already, we try again at once.
+                if cfg!(afflux_mutation = "baton_unasked") {
+                    return false;
+                }
                 if target.application.ask() == crate::sync::baton::Asked::Free {
                     self.soil(index);
                     return true;
@@ -1775,12 +1784,19 @@ fn room_to_read(origin: &Origin, least: usize) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX).max(least)
 }
 
-/// Why the head of a link's queue may not be claimed now, other than for want of a permit: its peer
-/// does not take its replies, or the host owns as much as it may.
+/// Why the head of a link's queue may not be claimed now, other than for want of a permit: it has its share of
+/// the permits, its peer does not take its replies, or the host owns as much as it may.
 #[inline(always)]
 fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
     let shared = core.shared();
     let head = link.origin.head()?;
+    let jobs = &shared.plan.jobs;
+    if jobs.caps_targets()
+        && link.target.jobs.get() >= u64::from(jobs.per_target)
+        && !cfg!(afflux_mutation = "target_uncapped")
+    {
+        return Some(Reason::PermitShare);
+    }
     let replies = || link.target.replies.bytes() >= shared.plan.reply.per_peer;
     if head.kind == Kind::Request && replies() {
         link.target.held.raise();
@@ -1859,6 +1875,7 @@ fn tell(shared: &HostShared, outcome: gate::Outcome) {
 
 /// The end of a request on this host's clock, given how far the peer's link clock is ahead of ours.
 fn local_deadline(expiry_ms: u32, ahead_ms: u32, now: Instant) -> Instant {
+    let ahead_ms = if cfg!(afflux_mutation = "expiry_on_own_clock") { 0 } else { ahead_ms };
     let left = expiry_ms.wrapping_sub(clock_ms(now).wrapping_add(ahead_ms)) as i32;
     now.after(Duration::from_millis(left.max(0) as u64))
 }

@@ -281,6 +281,8 @@ pub struct Target {
     pub parked: Latch,
     /// The owner has records of this peer that it may not claim until replies have left.
     pub held: Latch,
+    /// Its records that were claimed and whose handlers have not started: each keeps a permit. Its owner's.
+    pub jobs: Gauge,
     /// Replies that wait for room on the completion lane, oldest first; bounded by `waiting`.
     pub reply_waiters: Lock<VecDeque<CellId>>,
     /// The write half of the application lane. It remembers each record's local channel: the next link may
@@ -341,6 +343,7 @@ impl Target {
             clock_ahead_ms: Gauge::default(),
             parked: Latch::new(),
             held: Latch::new(),
+            jobs: Gauge::default(),
             reply_waiters: Lock::new(VecDeque::new()),
             application: Baton::new(application),
             announced,
