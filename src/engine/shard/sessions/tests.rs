@@ -307,7 +307,7 @@ fn a_token_is_used_up_by_a_reply_that_fails() {
     bench.says(0, &pipe, &encoded(b"h", b"keep"));
     let token = bench.heard.lock().tokens.pop().unwrap();
     let mut too_large = token.reply(vec![0; 5000]).submit();
-    assert_eq!(ended(&mut too_large).unwrap().map(|(detail, _)| detail), Some(Detail::MessageTooLarge));
+    assert_eq!(too_large.try_take().unwrap().unwrap_err().error().detail(), Detail::MessageTooLarge);
     let mut again = token.clone().reply("again").submit();
     assert_eq!(again.try_take().unwrap().unwrap_err().error().detail(), Detail::TokenUsed);
     bench.turn();
