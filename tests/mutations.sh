@@ -77,7 +77,7 @@ new_link_untold         | lib  | a_new_link_is_told_even
 stale_pause_heard       | lib  | a_stale_epoch_cannot_overwrite
 weights_unsmooth        | lib  | turns_follow_the_weights_exactly
 away_not_found          | lib  | unknown_is_not_away
-token_twice             | lib  | sessions::
+token_twice             | lib  | a_token_is_used_up_by_a_reply_that_fails
 block_unheeded          | prop | mark::
 waiters_overtaken       | prop | mark::
 unspent_kept            | prop | ingress::
