@@ -51,7 +51,11 @@ use crate::wire::decode::{Decoder, Item, Mode, reread};
 use crate::wire::header::Header;
 use crate::wire::stock::reread_ours;
 
+#[cfg(test)]
+mod rig;
 mod sessions;
+#[cfg(test)]
+mod tests;
 use sessions::{Client, Sessions};
 
 /// After the loss of a link, how much of what its peer had sent is still read, and for how long: what
@@ -577,6 +581,8 @@ impl ShardEngine {
             if let Some(ticket) = self.ingress.detach(OriginKey(index)) {
                 let _ = self.core.shared().gate.cancel(ticket);
             }
+            let shared = self.core.shared();
+            shared.leave_line(&shared.owned_line, &link.target);
             self.by_target.remove(&link.target.id);
             self.last_target = None;
             self.generations[index as usize] = link.generation.wrapping_add(1);
@@ -829,6 +835,13 @@ impl ShardEngine {
             else {
                 continue;
             };
+            // The deadline goes first, whoever is quicker: nobody is told of room after it.
+            if shared.cells.deadline(id).is_some_and(|deadline| self.core.now > deadline)
+                && !cfg!(afflux_mutation = "late_admission")
+            {
+                shared.expire(id, target.id.0, Some(&target), self.core.now);
+                continue;
+            }
             if request && !shared.enter_slot(&target) {
                 break;
             }
@@ -901,7 +914,7 @@ impl ShardEngine {
                 Some(ending) => ending.until,
                 None if conn.decoder.assembly().is_none() => continue,
                 // What came while this shard was busy is read first: the time is the peer's, not ours.
-                None if conn.readable => Instant::NEVER,
+                None if conn.readable && !cfg!(afflux_mutation = "assembly_unread") => Instant::NEVER,
                 None => conn.last_byte.after(limit),
             };
             self.assembling = true;
@@ -1155,6 +1168,7 @@ impl ShardEngine {
                 let _ = peer.mark.release(*charge);
             }
             self.core.own(record.charge());
+            shared.leave_line(&shared.owned_line, &peer);
             self.aged(now.since(Instant(*stamp)));
             self.dispatch(shared, &peer, at, record);
         }
@@ -1165,7 +1179,7 @@ impl ShardEngine {
         if resume {
             self.unpark(index);
         }
-        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 {
+        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 && !cfg!(afflux_mutation = "room_unoffered") {
             self.admit_waiters(index);
         }
         self.reap(index);
@@ -1290,6 +1304,8 @@ impl ShardEngine {
                     self.start(shared, record, peer, terms);
                 } else {
                     self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), terms });
+                    #[cfg(afflux_mutation = "permit_returned_twice")]
+                    self.give_back(1);
                 }
             }
             None => {
@@ -1354,6 +1370,7 @@ impl ShardEngine {
         if shared.plan.skip_expired_requests && deadline.is_some_and(|end| self.core.now >= end) {
             return self.skip_expired(record, charge, peer, link);
         }
+        let charge = if cfg!(afflux_mutation = "owned_charged_anew") { record.charge() } else { charge };
         let place = self.core.start_place(charge);
         let debt = (record.kind == Kind::Request).then(|| {
             self.core.join_place(place);
@@ -1371,8 +1388,12 @@ impl ShardEngine {
         self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
         // The permit goes back here, and the next instruction is the user's.
-        release_permits(shared, self.core.shard, 1, self.core.now);
+        if !cfg!(afflux_mutation = "permit_after_callback") {
+            release_permits(shared, self.core.shard, 1, self.core.now);
+        }
         seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
+        #[cfg(afflux_mutation = "permit_after_callback")]
+        release_permits(shared, self.core.shard, 1, self.core.now);
     }
 
     // ---- 8 writes
@@ -1394,6 +1415,11 @@ impl ShardEngine {
             if let Some(link) = self.links[index as usize].as_deref_mut() {
                 link.dirty = false;
                 again |= self.write_link(index);
+            }
+            #[cfg(afflux_mutation = "blocked_stops_writing")]
+            if self.link(index).is_some_and(|link| !link.writable) {
+                self.dirty.push_front(index);
+                break;
             }
         }
         again
@@ -1471,7 +1497,7 @@ impl ShardEngine {
             let moved = budget < shared.plan.turn.write_bytes_per_link;
             self.client_flushed(index, moved, flushed == Flushed::Broken);
         }
-        if target.mark.waiters() > 0 {
+        if target.mark.waiters() > 0 && !cfg!(afflux_mutation = "room_unoffered") {
             self.admit_waiters(index);
         }
         let more = more || self.links[index as usize].as_deref().is_some_and(|l| l.dirty && l.writable);
@@ -1693,16 +1719,16 @@ fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
         Admit::Yes => return true,
         Admit::Oversize => {
             let excess = link.origin.excess(charge);
-            if shared.oversize.enter(excess).is_ok() {
-                link.drawn = excess;
+            if draw(shared, link, excess) {
                 return true;
             }
-            // Told when anybody gives back; one always completes, because an empty budget takes one.
+            // Told when anybody gives back; one always completes, because what the first in line lacks is left
+            // free by all others.
             link.target.parked.raise();
+            shared.oversize_line.stand(link.target.id.0, excess);
             shared.short.raise();
-            if shared.oversize.enter(excess).is_ok() {
+            if draw(shared, link, excess) {
                 link.target.parked.lower();
-                link.drawn = excess;
                 return true;
             }
         }
@@ -1715,10 +1741,24 @@ fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
     false
 }
 
+/// Takes what a record has above its link's mark from the host's budget.
+fn draw(shared: &HostShared, link: &mut Link, excess: u64) -> bool {
+    let free = shared.oversize_line.kept_from(link.target.id.0);
+    let drawn = shared.oversize.enter_leaving(excess, free).is_ok();
+    if drawn {
+        link.drawn = excess;
+        shared.leave_line(&shared.oversize_line, &link.target);
+    }
+    drawn
+}
+
 /// The record in assembly goes with its connection.
 fn forget_assembly(shared: &HostShared, link: &mut Link) {
+    shared.leave_line(&shared.oversize_line, &link.target);
     link.origin.abandon();
-    settle(shared, link);
+    if !cfg!(afflux_mutation = "abandoned_draw_kept") {
+        settle(shared, link);
+    }
 }
 
 /// Gives back what was drawn for a record that turned out smaller, or never came.
@@ -1746,25 +1786,33 @@ fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
         link.target.held.raise();
         // The lane may have been emptied between the look and the flag.
         if replies() {
-            return Some(Reason::ReplyMark);
+            return Some(held_by_replies(shared, link));
         }
     }
     // A client that does not take its answers gets no more of its frames handled. Whoever ends a wait for
     // its room has this shard look.
     if link.client.is_some() && link.target.mark.waiters() > 0 && !cfg!(afflux_mutation = "client_unheld") {
-        return Some(Reason::ReplyMark);
+        return Some(held_by_replies(shared, link));
     }
     let owned = || {
-        let owned = core.owned();
-        owned > 0 && owned + head.charge > shared.plan.max_owned_bytes
+        let (owned, free) = (core.owned(), shared.owned_line.kept_from(link.target.id.0));
+        owned + free > 0 && owned.saturating_add(head.charge).saturating_add(free) > shared.plan.max_owned_bytes
     };
     if owned() {
+        shared.owned_line.stand(link.target.id.0, head.charge);
         shared.short.raise();
         if owned() {
             return Some(Reason::OwnedBytes);
         }
     }
     None
+}
+
+/// Its peer takes no replies: it holds up nobody else meanwhile.
+#[cold]
+fn held_by_replies(shared: &HostShared, link: &Link) -> Reason {
+    shared.leave_line(&shared.owned_line, &link.target);
+    Reason::ReplyMark
 }
 
 /// Counts waiters that were found to be over, so that the mark can forget them.

@@ -11,6 +11,7 @@ mod hostile;
 mod idle;
 mod lanes;
 mod local;
+mod marks;
 mod multicast;
 mod options;
 mod order;
