@@ -36,7 +36,7 @@ use crate::flow::egress::Unbegun;
 use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
 use crate::flow::link_clock::clock_ms;
 use crate::flow::origin::{Admit, Claimed, Origin};
-use crate::flow::target::{Dialect, Flushed, Post, Target};
+use crate::flow::target::{Dialect, Flushed, Post, Target, Writer};
 use crate::flow::transport::Transport;
 use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
@@ -1407,6 +1407,10 @@ impl ShardEngine {
             lanes::let_go(&shared, &target, writer);
             return false;
         }
+        let given_up = target.given_up.get();
+        if std::mem::replace(&mut writer.given_up, given_up) != given_up {
+            discard_given_up(&shared, &target, &mut writer);
+        }
         let mut budget = shared.plan.turn.write_bytes_per_link;
         let flushed = loop {
             while writer.egress.room(BATCH) {
@@ -1494,6 +1498,20 @@ fn discard(target: &Target, charge: u64) {
     // Who waits for the room is looked at after each flush.
     let _ = target.mark.release(charge);
     target.discarded.add(1);
+}
+
+/// Takes out what was staged and is cancelled since: nothing of it has left.
+#[cold]
+fn discard_given_up(shared: &HostShared, target: &Target, writer: &mut Writer<u16>) {
+    let reread = if writer.stock { reread_ours } else { reread };
+    writer.egress.retain_unbegun(|staged| {
+        let record = reread(&staged.bytes, staged.large.clone());
+        let over = record.is_some_and(|record| is_cancelled(shared, record.kind, record.correlation));
+        if over {
+            discard(target, staged.charge);
+        }
+        !over
+    });
 }
 
 /// A record for a channel that the peer does not serve on this link.

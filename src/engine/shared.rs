@@ -763,6 +763,7 @@ impl HostShared {
                 port.poke(target);
             }
         } else if tag & TAG_REQUEST != 0 {
+            target.given_up.add(1);
             self.leave_slot(target);
         }
     }
