@@ -94,7 +94,11 @@ impl Net {
     /// Nobody listens at this node, or somebody does again.
     pub fn set_absent(&self, node: usize, absent: bool) {
         let s = &mut *self.0.lock().unwrap();
-        if absent { s.absent.insert(node) } else { s.absent.remove(&node) };
+        if absent {
+            s.absent.insert(node)
+        } else {
+            s.absent.remove(&node)
+        };
     }
 
     /// The dialling side; `Err`: refused.

@@ -185,8 +185,11 @@ impl Rig {
         let clock = Arc::new(Hand::default());
         clock.advance(ms(1000));
         let net = Net::new(specs.len() + 4, 64 << 10);
-        let nodes =
-            specs.into_iter().enumerate().map(|(at, spec)| Node::new(at, at as u128 + 1, spec, clock.clone())).collect();
+        let nodes = specs
+            .into_iter()
+            .enumerate()
+            .map(|(at, spec)| Node::new(at, at as u128 + 1, spec, clock.clone()))
+            .collect();
         Rig { clock, net, nodes, stuck: BTreeSet::new(), dead: BTreeSet::new() }
     }
 
