@@ -1216,6 +1216,10 @@ impl CompletionEngine {
 
     /// Heartbeat of one link: a PING, or the end of it.
     fn beat(&mut self, id: TargetId, link: u64, now: Instant) {
+        // What has come is read before its absence is judged: this thread may be the one that is late.
+        if !cfg!(afflux_mutation = "late_judges_first") {
+            self.read_lane(id);
+        }
         let ttl = (self.shared.plan.dead_after.as_millis() / 100).min(u128::from(u16::MAX)) as u16;
         let Some(up) = self.ups.get_mut(&id).filter(|up| up.link == link) else { return };
         let target = up.target.clone();

@@ -6,4 +6,6 @@ mod calls;
 mod lanes;
 mod net;
 mod rig;
+mod timers;
+mod turns;
 mod waits;

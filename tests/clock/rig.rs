@@ -49,6 +49,19 @@ impl Clock for Hand {
     }
 }
 
+/// The clock of one host: it runs as the test's does, and shows another time.
+#[derive(Debug)]
+pub struct Skewed {
+    hand: Arc<Hand>,
+    ahead: u64,
+}
+
+impl Clock for Skewed {
+    fn now(&self) -> Instant {
+        Instant(self.hand.ns() + self.ahead)
+    }
+}
+
 type OnRequest = dyn Fn(Request, &mut Context<'_, Play>) + Send + Sync;
 type OnMessage = dyn Fn(Message, &mut Context<'_, Play>) + Send + Sync;
 
@@ -105,11 +118,18 @@ pub struct Spec {
     pub plan: HostPlan,
     channels: Vec<SeatFactory>,
     node: Option<SeatFactory>,
+    ahead: u64,
 }
 
 impl Spec {
     pub fn new(name: &str, shards: u16) -> Spec {
-        Spec { plan: HostPlan::defaults(name, shards), channels: Vec::new(), node: None }
+        Spec { plan: HostPlan::defaults(name, shards), channels: Vec::new(), node: None, ahead: 0 }
+    }
+
+    /// Its clock shows so many milliseconds more than the test's.
+    pub fn ahead(mut self, time: u64) -> Spec {
+        self.ahead = time * MS;
+        self
     }
 
     pub fn with(mut self, change: impl FnOnce(&mut HostPlan)) -> Spec {
@@ -161,6 +181,7 @@ fn address(node: usize) -> SocketAddr {
 
 pub struct Node {
     at: usize,
+    clock: Arc<Skewed>,
     pub shared: Arc<HostShared>,
     pub shards: Vec<ShardEngine>,
     pub completion: CompletionEngine,
@@ -243,10 +264,10 @@ impl Rig {
         for node in self.nodes.iter_mut().filter(|node| !self.dead.contains(&node.at)) {
             for shard in 0..node.shards.len() {
                 if !self.stuck.contains(&(node.at, shard)) {
-                    more |= node.turn_shard(shard, &self.net, &self.clock);
+                    more |= node.turn_shard(shard, &self.net);
                 }
             }
-            more |= node.turn_completion(&self.net, &self.clock);
+            more |= node.turn_completion(&self.net, true);
         }
         more || self.net.moves() != before
     }
@@ -257,6 +278,16 @@ impl Rig {
             self.clock.advance(ms(1));
             self.settle();
         }
+    }
+
+    /// The host's threads did not run for so long, and its completion thread goes on where it was: after its poll,
+    /// before its turn.
+    pub fn oversleep(&mut self, at: usize, time: u64) {
+        self.dead.insert(at);
+        self.run(time);
+        self.dead.remove(&at);
+        self.nodes[at].turn_completion(&self.net, false);
+        self.settle();
     }
 
     /// Runs until it holds, at most for so long.
@@ -318,23 +349,24 @@ impl Rig {
 }
 
 impl Node {
-    fn new(at: usize, instance: u128, spec: Spec, clock: Arc<Hand>) -> Node {
-        let Spec { mut plan, channels, node } = spec;
+    fn new(at: usize, instance: u128, spec: Spec, hand: Arc<Hand>) -> Node {
+        let Spec { mut plan, channels, node, ahead } = spec;
+        let clock = Arc::new(Skewed { hand, ahead });
         plan.instance = instance;
         plan.check().unwrap();
         let shards = plan.shards;
         let wakes = (0..=shards).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
-        let (shared, receivers) = HostShared::new(Arc::new(plan), clock, wakes);
+        let (shared, receivers) = HostShared::new(Arc::new(plan), clock.clone(), wakes);
         let shards = (0..shards)
             .zip(receivers.shards)
             .map(|(i, receiver)| ShardEngine::new(shared.clone(), ShardId(i), receiver, &channels, node.as_ref()))
             .collect();
         let completion = CompletionEngine::new(shared.clone(), receivers.completion, instance as u64);
         let (dialling, dials, log) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Node { at, shared, shards, completion, dialling, turns: 0, dials, log }
+        Node { at, clock, shared, shards, completion, dialling, turns: 0, dials, log }
     }
 
-    fn turn_shard(&mut self, at: usize, net: &Arc<Net>, clock: &Hand) -> bool {
+    fn turn_shard(&mut self, at: usize, net: &Arc<Net>) -> bool {
         let thread = (self.at, at);
         let engine = &mut self.shards[at];
         for ready in net.poll(thread) {
@@ -342,7 +374,7 @@ impl Node {
             engine.handle_ready(key, ready.readable, ready.writable);
         }
         self.turns += 1;
-        let turn = engine.turn(clock.now());
+        let turn = engine.turn(self.clock.now());
         while let Some(action) = engine.poll_action() {
             match action {
                 ShardAction::Watch { link, transport } => {
@@ -355,10 +387,10 @@ impl Node {
         turn.again || engine.has_work()
     }
 
-    fn turn_completion(&mut self, net: &Arc<Net>, clock: &Hand) -> bool {
+    fn turn_completion(&mut self, net: &Arc<Net>, polled: bool) -> bool {
         let thread = (self.at, self.shards.len());
         let engine = &mut self.completion;
-        for ready in net.poll(thread) {
+        for ready in if polled { net.poll(thread) } else { Vec::new() } {
             let key = ConnKey { index: ready.token.0, generation: ready.token.1 };
             let dialled = self.dialling.get(&ready.token).is_some_and(|end| end.wire == ready.wire);
             if dialled && net.is_established(ready.wire) {
@@ -371,12 +403,12 @@ impl Node {
             engine.handle_accepted(end);
         }
         self.turns += 1;
-        let (mut again, _) = engine.turn(clock.now());
+        let (mut again, _) = engine.turn(self.clock.now());
         while let Some(action) = engine.poll_action() {
             match action {
                 CompletionAction::Dial { conn, to } => {
                     let token = (conn.index, conn.generation);
-                    self.dials.push(clock.ns());
+                    self.dials.push(self.clock.now().0);
                     again = true;
                     match net.dial(thread, token, node_of(&to)) {
                         Ok(end) => drop(self.dialling.insert(token, end)),
