@@ -1315,7 +1315,8 @@ impl ShardEngine {
     #[inline]
     fn start(&mut self, shared: &Arc<HostShared>, record: &mut Record, peer: &Peer, terms: JobTerms) {
         let JobTerms { charge, link, deadline, seat } = terms;
-        if shared.plan.skip_expired_requests && deadline.is_some_and(|end| self.core.now >= end) {
+        // The jobs before it in this turn took time of their own.
+        if shared.plan.skip_expired_requests && deadline.is_some_and(|end| shared.clock.now() >= end) {
             return self.skip_expired(record, charge, peer, link);
         }
         let place = self.core.start_place(charge);
