@@ -60,6 +60,7 @@ unparked_unread         | sim  | promises
 egress_resends_begun    | sim  | promises
 gone_reply_waits        | sim  | promises
 attach_untold           | sim  | promises
+half_started            | lib  | boot::
 late_judges_first       | clock | timers::whoever_overslept
 '
 
