@@ -263,9 +263,15 @@ impl<'a, K: Terminal> Op<'a, K> {
         if self.send_now() {
             return K::end(Outcome::Accepted);
         }
+        #[cfg(afflux_mutation = "wait_keeps_lock")]
+        let origin = self.origin.clone();
         match self.start_slowly(Waiter::ThisThread) {
             Started::Ended(outcome) => K::end(outcome),
-            Started::Waits(pending) => pending.sleep(),
+            Started::Waits(pending) => {
+                #[cfg(afflux_mutation = "wait_keeps_lock")]
+                let _held = origin.handle().map(Handle::keep_locked);
+                pending.sleep()
+            }
         }
     }
 

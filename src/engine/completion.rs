@@ -283,7 +283,11 @@ impl CompletionEngine {
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
             wakes: Vec::new(),
             latencies: LatencySet::new(),
-            random: Rng::new(seed),
+            random: Rng::new(if cfg!(afflux_mutation = "chance_unseeded") {
+                Arc::as_ptr(&shared) as u64
+            } else {
+                seed
+            }),
             again: Vec::new(),
             listening: Vec::new(),
             shared,
@@ -326,6 +330,7 @@ impl CompletionEngine {
     fn new_target(&mut self, dialled: bool, dialect: Dialect, label: Arc<str>) -> Arc<Target> {
         let plan = &self.shared.plan;
         let owner = (0..self.links_per_shard.len()).min_by_key(|s| self.links_per_shard[*s]).unwrap_or(0);
+        let owner = if cfg!(afflux_mutation = "links_pile_up") { 0 } else { owner };
         self.links_per_shard[owner] += 1;
         let target = Arc::new(Target::new(TargetSpec {
             id: TargetId(self.next_target),
@@ -1071,6 +1076,13 @@ impl CompletionEngine {
     fn read_lane(&mut self, id: TargetId) {
         let Some(up) = self.ups.get(&id) else { return };
         let (target, link, ended) = (up.target.clone(), up.link, up.ended);
+        if cfg!(afflux_mutation = "lane_gated") {
+            // Until everything that is to be written to anybody is.
+            let dialling = self.conns.iter().flatten().any(|c| matches!(c.state, State::Connecting(_)));
+            if dialling || target.mark.waiters() > 0 || target.replies.bytes() > 0 {
+                return;
+            }
+        }
         let Some(mut reading) = target.reading.try_take() else {
             // Whoever reads now looks once more before letting go.
             if target.reading.ask() == crate::sync::baton::Asked::Free {
@@ -1116,6 +1128,7 @@ impl CompletionEngine {
             self.again.push(id);
         }
         if bytes > 0
+            && !(cfg!(afflux_mutation = "paused_counts_silent") && target.mark.is_blocked())
             && let Some(up) = self.ups.get_mut(&id)
         {
             up.liveness.on_bytes(Lane::Completion, now);
@@ -1306,7 +1319,9 @@ impl CompletionEngine {
             self.read_lane(id);
         }
         more |= !self.again.is_empty();
-        self.expire(now);
+        if !(more && cfg!(afflux_mutation = "expiry_starves")) {
+            self.expire(now);
+        }
         let mut next = self.shared.cells.next_deadline();
         if let Some(timer) = self.wheel.next() {
             next = next.min(timer);

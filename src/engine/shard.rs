@@ -528,7 +528,9 @@ impl ShardEngine {
             }
             for id in link.waiters.drain() {
                 target.mark.forget_waiter();
-                shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
+                if !cfg!(afflux_mutation = "detached_waits_on") {
+                    shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
+                }
             }
         } else {
             // What was begun and lost left room for those who wait.
@@ -569,6 +571,7 @@ impl ShardEngine {
             self.core.leave_place(place);
         }
         let mut n = 0;
+        let _held = cfg!(afflux_mutation = "callback_under_lock").then(|| shared.port(shard).pokes.lock());
         while n < limit {
             let Some(entry) = shared.cells.pop(shared.cells.done(shard.0)) else { break };
             let Some(outcome) = shared.cells.take(entry.id) else { continue };
@@ -807,7 +810,7 @@ impl ShardEngine {
             if request && !shared.enter_slot(&target) {
                 break;
             }
-            if target.mark.admit_waiter(charge).is_err() {
+            if target.mark.admit_waiter(charge).is_err() && !cfg!(afflux_mutation = "waiters_unmeasured") {
                 if request {
                     shared.leave_slot_quietly(&target);
                 }
@@ -1316,7 +1319,8 @@ impl ShardEngine {
     fn start(&mut self, shared: &Arc<HostShared>, record: &mut Record, peer: &Peer, terms: JobTerms) {
         let JobTerms { charge, link, deadline, seat } = terms;
         // The jobs before it in this turn took time of their own.
-        if shared.plan.skip_expired_requests && deadline.is_some_and(|end| shared.clock.now() >= end) {
+        let skips = shared.plan.skip_expired_requests && !cfg!(afflux_mutation = "expired_run");
+        if skips && deadline.is_some_and(|end| shared.clock.now() >= end) {
             return self.skip_expired(record, charge, peer, link);
         }
         let place = self.core.start_place(charge);
@@ -1336,7 +1340,9 @@ impl ShardEngine {
         self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
         // The permit goes back here, and the next instruction is the user's.
-        release_permits(shared, self.core.shard, 1, self.core.now);
+        if !cfg!(afflux_mutation = "permit_held_by_handler") {
+            release_permits(shared, self.core.shard, 1, self.core.now);
+        }
         seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
     }
 
@@ -1359,6 +1365,9 @@ impl ShardEngine {
             if let Some(link) = self.links[index as usize].as_deref_mut() {
                 link.dirty = false;
                 again |= self.write_link(index);
+            }
+            if cfg!(afflux_mutation = "blocked_link_stops_rest") && self.link(index).is_some_and(|l| !l.writable) {
+                break;
             }
         }
         again
@@ -1491,7 +1500,9 @@ impl Iterator for Run<'_, '_> {
 /// What was cancelled before it left is never sent.
 #[inline]
 fn is_cancelled(shared: &HostShared, kind: Kind, correlation: u64) -> bool {
-    kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(correlation))
+    kind == Kind::Request
+        && !shared.cells.is_live(CellId::from_correlation(correlation))
+        && !cfg!(afflux_mutation = "cancelled_sent")
 }
 
 /// A record that is not sent after all.
@@ -1765,7 +1776,7 @@ impl<'a> Pruned<'a> {
     }
 
     fn forget(&self, target: &Target) {
-        for _ in 0..self.over.get() {
+        for _ in 0..if cfg!(afflux_mutation = "ended_waiter_counts") { 0 } else { self.over.get() } {
             target.mark.forget_waiter();
         }
     }

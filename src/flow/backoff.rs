@@ -24,6 +24,9 @@ impl Backoff {
     pub fn next(&mut self, rng: &mut Rng) -> Duration {
         let doubled = self.first.saturating_mul(1 << self.attempts.min(31));
         self.attempts = self.attempts.saturating_add(1);
+        if cfg!(afflux_mutation = "jitter_below_cap") {
+            return doubled.mul_f64(0.5 + rng.unit()).min(self.ceiling);
+        }
         doubled.min(self.ceiling).mul_f64(0.5 + rng.unit())
     }
 
