@@ -60,9 +60,9 @@ unparked_unread         | sim  | promises
 egress_resends_begun    | sim  | promises
 gone_reply_waits        | sim  | promises
 attach_untold           | sim  | promises
-lane_gated              | clock | lanes::
+lane_gated              | clock | lanes::a_dial
 callback_under_lock     | clock | calls::callbacks
-permit_held_by_handler  | clock | calls::
+permit_held_by_handler  | clock | calls::a_circle
 nested_deadline_own     | clock | calls::a_circle
 detached_waits_on       | clock | lanes::sends_that_wait
 cancelled_sent          | clock | waits::a_request_that_is_given_up
@@ -72,9 +72,9 @@ room_full_unnamed       | clock | waits::every_cause
 ended_waiter_counts     | clock | waits::no_error
 waiters_unmeasured      | clock | waits::of_a_hundred
 ring_full_refuses       | clock | waits::housekeeping
-expired_run             | clock | timers::skipping
+expired_run             | clock | timers::a_request_that_expires
 blocked_link_stops_rest | clock | turns::a_stopped_peer
-served_stays_oldest     | clock | turns::
+served_stays_oldest     | clock | turns::a_waiting_origin
 links_pile_up           | clock | turns::links
 return_path_bounded     | clock | timers::the_most
 paused_counts_silent    | clock | lanes::a_paused_peer
