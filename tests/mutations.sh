@@ -29,6 +29,7 @@ cell_reuse_linked       | loom | cell::a_done_list_against_a_holder_who_is_faste
 cell_bound_first        | loom | cell::publishing_against_a_sweep
 cell_unfenced           | loom | cell::publishing_against_a_sweep
 cell_untagged           | loom | cell::a_place_is_one_callers
+line_unheeded           | loom | line::who_stays_becomes_the_first
 gate_overtake           | loom | gate::a_newcomer_does_not_overtake
 gate_lost_release       | loom | gate::a_release_against_one_who_enqueues
 gate_unversioned        | loom | gate::shares_hold_while_permits_move
@@ -91,6 +92,11 @@ dropped_unanswered      | api  | a_dropped_responder
 shards_may_block        | api  | waiting_on_a_shard
 wait_keeps_lock         | api  | a_wait_for_room_holds
 chance_unseeded         | sim  | a_seed_is_a_run
+newcomer_wins           | clock | replies::a_living
+timeout_ignored         | clock | waits::a_timeout
+drop_lets_run           | clock | waits::a_request_that_is_given_up
+backstop_waits_for_shard | clock | replies::a_stuck_shard
+hold_unbounded          | clock | replies::a_reply_that_finds
 half_started            | lib  | boot::
 late_judges_first       | clock | timers::whoever_overslept
 '

@@ -13,6 +13,9 @@ pub mod wire {}
 #[doc = include_str!("options.md")]
 pub mod options {}
 
+#[doc = include_str!("sizing.md")]
+pub mod sizing {}
+
 #[doc = include_str!("operations.md")]
 pub mod operations {}
 

@@ -3,11 +3,11 @@
 //!
 //! A target is fixed once, when an operation starts. Nothing that happens later re-selects it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::base::error::{Detail, Error, ErrorKind};
-use crate::base::id::ChannelId;
+use crate::base::id::{ChannelId, TargetId};
 use crate::flow::target::Target;
 
 /// One node that serves a channel.
@@ -37,6 +37,8 @@ pub struct Routes {
     pub channels: HashMap<Arc<str>, Channel>,
     /// Links by node name, up or not: a node that we dial keeps its queue while it is away.
     pub nodes: HashMap<Arc<str>, Vec<Arc<Target>>>,
+    /// Links that are up.
+    pub up: HashSet<TargetId>,
     /// Every configured connection has had an outcome. Before that, an unknown channel may yet
     /// turn up, and a call waits; afterwards it is `NotFound` at once.
     pub settled: bool,

@@ -8,6 +8,7 @@ mod basics;
 mod budget;
 mod closing;
 mod gate;
+mod hostile;
 mod idle;
 mod lanes;
 mod local;

@@ -5,6 +5,7 @@
 mod calls;
 mod lanes;
 mod net;
+mod replies;
 mod rig;
 mod timers;
 mod turns;

@@ -2,10 +2,12 @@
 //! due at 100 ms happens at 100 ms, and not one step before. Shards can be stuck, lanes frozen and cut.
 //! Who wakes whom is not looked at here: every loop has its turn until nothing moves any more.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use afflux::base::id::ShardId;
@@ -24,6 +26,8 @@ use bytes::Bytes;
 use crate::net::{End, Net};
 
 pub const MS: u64 = 1_000_000;
+
+const PATIENCE: Duration = Duration::from_secs(300);
 
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -203,6 +207,7 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(specs: Vec<Spec>) -> Rig {
+        watch();
         let clock = Arc::new(Hand::default());
         clock.advance(ms(1000));
         let net = Net::new(specs.len() + 4, 64 << 10);
@@ -226,6 +231,12 @@ impl Rig {
     /// Another instance in place of the host that is there, which dies without a word.
     pub fn replace(&mut self, at: usize, instance: u128, spec: Spec) {
         self.nodes[at] = Node::new(at, instance, spec, self.clock.clone());
+    }
+
+    /// One more host.
+    pub fn add(&mut self, spec: Spec) {
+        let at = self.nodes.len();
+        self.nodes.push(Node::new(at, at as u128 + 1, spec, self.clock.clone()));
     }
 
     pub fn now(&self) -> u64 {
@@ -444,6 +455,26 @@ fn node_of(to: &Endpoint) -> usize {
         }
         other => panic!("no such address here: {other}"),
     }
+}
+
+/// Ends the process if a thread with a test on it is stuck: a callback that waits for a lock that is its own.
+fn watch() {
+    thread_local! {
+        static WATCHED: RefCell<Option<mpsc::Sender<()>>> = const { RefCell::new(None) };
+    }
+    WATCHED.with_borrow_mut(|watched| {
+        watched.get_or_insert_with(|| {
+            let name = thread::current().name().unwrap_or("a test").to_owned();
+            let (over, ended) = mpsc::channel::<()>();
+            thread::spawn(move || {
+                if ended.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    eprintln!("watchdog: {name} is not over after {PATIENCE:?}");
+                    std::process::abort();
+                }
+            });
+            over
+        });
+    });
 }
 
 /// A number as a payload of `len` bytes, and back.

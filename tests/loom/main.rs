@@ -15,6 +15,7 @@
 mod baton;
 mod cell;
 mod gate;
+mod line;
 mod mark;
 mod page;
 mod published;

@@ -166,7 +166,7 @@ impl CompletionEngine {
             .iter()
             .filter_map(|id| self.ups.get(id))
             .any(|up| up.heard_at > contest.asked_at || Instant(up.target.last_read_ns.get()) > contest.asked_at);
-        if alive {
+        if alive && !cfg!(afflux_mutation = "newcomer_wins") {
             let why = format!("AlreadyExists: another instance of {} is linked and alive", claim.node);
             return self.refuse(contest.application, contest.completion, &why);
         }
