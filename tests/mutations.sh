@@ -92,7 +92,7 @@ dropped_unanswered      | api  | a_dropped_responder
 shards_may_block        | api  | waiting_on_a_shard
 wait_keeps_lock         | api  | a_wait_for_room_holds
 chance_unseeded         | sim  | a_seed_is_a_run
-newcomer_wins           | clock | replies::a_living
+newcomer_wins           | api  | rivals::a_living
 timeout_ignored         | clock | waits::a_timeout
 drop_lets_run           | clock | waits::a_request_that_is_given_up
 backstop_waits_for_shard | clock | replies::a_stuck_shard

@@ -176,24 +176,6 @@ fn members_are_chosen_by_their_weights_exactly() {
     assert_eq!(error.into_payload(), "mine");
 }
 
-/// Another instance under the name of a node that lives is refused as often as it tries; the first does not notice.
-#[test]
-fn a_living_instance_is_not_replaced() {
-    let guest = |says: &'static str| {
-        let seat = asked(move |request, cx| request.reply(cx, says));
-        Spec::new("guest", 1).connect(0, None, 1).node_handler(seat)
-    };
-    let mut rig = Rig::up(vec![Spec::new("center", 1), guest("first")]);
-    rig.add(guest("second"));
-    rig.run(10_000);
-    let counts = &rig.nodes[0].shared.counts;
-    assert!(counts.handshakes_failed.get() >= 4 && counts.links_lost.get() == 0, "{:?}", rig.nodes[0].log);
-    assert!(rig.nodes[1].completion.all_up() && rig.nodes[1].shared.counts.links_lost.get() == 0);
-    let mut one = rig.client(0).node("guest").request("", "x").submit();
-    rig.settle();
-    assert_eq!(one.try_take().unwrap().unwrap(), "first");
-}
-
 /// Case 093. A client goes in the middle of its requests: their handlers run on (a lost caller stops none), their
 /// answers are dropped and counted, every place comes back. A responder that is dropped is an answer.
 #[test]

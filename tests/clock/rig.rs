@@ -233,12 +233,6 @@ impl Rig {
         self.nodes[at] = Node::new(at, instance, spec, self.clock.clone());
     }
 
-    /// One more host.
-    pub fn add(&mut self, spec: Spec) {
-        let at = self.nodes.len();
-        self.nodes.push(Node::new(at, at as u128 + 1, spec, self.clock.clone()));
-    }
-
     pub fn now(&self) -> u64 {
         self.clock.ns() / MS
     }
