@@ -1059,14 +1059,14 @@ impl CompletionEngine {
             Some(Some(request)) => {
                 let tag = target.id.0 | if request { TAG_REQUEST } else { 0 };
                 target.mark.add_waiter();
-                if !self.shared.cells.retag(id, tag) {
-                    // It ended meanwhile, and waits for nothing.
-                    target.mark.forget_waiter();
-                    return;
-                }
                 let port = self.shared.port(target.owner);
-                if self.shared.cells.push(&port.inbox, id) {
-                    port.wake.wake();
+                match self.shared.cells.hand_over(&port.inbox, id, tag) {
+                    Some(true) => {
+                        port.wake.wake();
+                    }
+                    Some(false) => {}
+                    // It ended meanwhile, and waits for nothing.
+                    None => target.mark.forget_waiter(),
                 }
             }
         }
@@ -1207,7 +1207,7 @@ impl CompletionEngine {
         let (pressure, epoch) = self.shared.gate.pressure();
         let paused = pressure == crate::sync::gate::Pressure::Paused;
         let Some(up) = self.ups.get_mut(&id) else { return };
-        if !up.native {
+        if !up.native && !cfg!(afflux_mutation = "stock_told") {
             return;
         }
         match up.told.poll(paused, now) {

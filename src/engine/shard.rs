@@ -51,7 +51,11 @@ use crate::wire::decode::{Decoder, Item, Mode, reread};
 use crate::wire::header::Header;
 use crate::wire::stock::reread_ours;
 
+#[cfg(test)]
+mod rig;
 mod sessions;
+#[cfg(test)]
+mod tests;
 use sessions::{Client, Sessions};
 
 /// After the loss of a link, how much of what its peer had sent is still read, and for how long: what
@@ -834,6 +838,13 @@ impl ShardEngine {
             else {
                 continue;
             };
+            // The deadline goes first, whoever is quicker: nobody is told of room after it.
+            if shared.cells.deadline(id).is_some_and(|deadline| self.core.now > deadline)
+                && !cfg!(afflux_mutation = "late_admission")
+            {
+                shared.expire(id, target.id.0, Some(&target), self.core.now);
+                continue;
+            }
             if request && !shared.enter_slot(&target) {
                 break;
             }
@@ -906,7 +917,7 @@ impl ShardEngine {
                 Some(ending) => ending.until,
                 None if conn.decoder.assembly().is_none() => continue,
                 // What came while this shard was busy is read first: the time is the peer's, not ours.
-                None if conn.readable => Instant::NEVER,
+                None if conn.readable && !cfg!(afflux_mutation = "assembly_unread") => Instant::NEVER,
                 None => conn.last_byte.after(limit),
             };
             self.assembling = true;
@@ -1171,7 +1182,7 @@ impl ShardEngine {
         if resume {
             self.unpark(index);
         }
-        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 {
+        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 && !cfg!(afflux_mutation = "room_unoffered") {
             self.admit_waiters(index);
         }
         self.reap(index);
@@ -1296,6 +1307,8 @@ impl ShardEngine {
                     self.start(shared, record, peer, terms);
                 } else {
                     self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), terms });
+                    #[cfg(afflux_mutation = "permit_returned_twice")]
+                    self.give_back(1);
                 }
             }
             None => {
@@ -1362,6 +1375,7 @@ impl ShardEngine {
         if skips && deadline.is_some_and(|end| shared.clock.now() >= end) {
             return self.skip_expired(record, charge, peer, link);
         }
+        let charge = if cfg!(afflux_mutation = "owned_charged_anew") { record.charge() } else { charge };
         let place = self.core.start_place(charge);
         let debt = (record.kind == Kind::Request).then(|| {
             self.core.join_place(place);
@@ -1379,10 +1393,12 @@ impl ShardEngine {
         self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
         // The permit goes back here, and the next instruction is the user's.
-        if !cfg!(afflux_mutation = "permit_held_by_handler") {
+        if !cfg!(afflux_mutation = "permit_after_callback") {
             release_permits(shared, self.core.shard, 1, self.core.now);
         }
         seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
+        #[cfg(afflux_mutation = "permit_after_callback")]
+        release_permits(shared, self.core.shard, 1, self.core.now);
     }
 
     // ---- 8 writes
@@ -1405,7 +1421,9 @@ impl ShardEngine {
                 link.dirty = false;
                 again |= self.write_link(index);
             }
-            if cfg!(afflux_mutation = "blocked_link_stops_rest") && self.link(index).is_some_and(|l| !l.writable) {
+            #[cfg(afflux_mutation = "blocked_stops_writing")]
+            if self.link(index).is_some_and(|link| !link.writable) {
+                self.dirty.push_front(index);
                 break;
             }
         }
@@ -1488,7 +1506,7 @@ impl ShardEngine {
             let moved = budget < shared.plan.turn.write_bytes_per_link;
             self.client_flushed(index, moved, flushed == Flushed::Broken);
         }
-        if target.mark.waiters() > 0 {
+        if target.mark.waiters() > 0 && !cfg!(afflux_mutation = "room_unoffered") {
             self.admit_waiters(index);
         }
         let more = more || self.links[index as usize].as_deref().is_some_and(|l| l.dirty && l.writable);
@@ -1763,7 +1781,9 @@ fn draw(shared: &HostShared, link: &mut Link, excess: u64) -> bool {
 fn forget_assembly(shared: &HostShared, link: &mut Link) {
     shared.leave_line(&shared.oversize_line, &link.target);
     link.origin.abandon();
-    settle(shared, link);
+    if !cfg!(afflux_mutation = "abandoned_draw_kept") {
+        settle(shared, link);
+    }
 }
 
 /// Gives back what was drawn for a record that turned out smaller, or never came.

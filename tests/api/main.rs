@@ -12,6 +12,7 @@ mod hostile;
 mod idle;
 mod lanes;
 mod local;
+mod marks;
 mod multicast;
 mod options;
 mod order;
