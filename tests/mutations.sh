@@ -128,6 +128,8 @@ dropped_unanswered      | api  | a_dropped_responder
 shards_may_block        | api  | waiting_on_a_shard
 wait_keeps_lock         | api  | a_wait_for_room_holds
 chance_unseeded         | sim  | a_seed_is_a_run
+both_links_stay         | api  | rivals::of_two_nodes
+role_unnamed            | api  | pubsub::several_publishers
 newcomer_wins           | api  | rivals::a_living
 timeout_ignored         | clock | waits::a_timeout
 drop_lets_run           | clock | waits::a_request_that_is_given_up

@@ -100,6 +100,7 @@ impl CompletionEngine {
                 && dial.name.as_ref().or(dial.seen.as_ref()) == Some(&claim.node)
                 && self.ups.get(&dial.target.id).is_none_or(|up| up.theirs.is_none())
         });
+        let own = own.filter(|_| !cfg!(afflux_mutation = "both_links_stay"));
         let Some(at) = own else { return self.pair(application, completion, None, true) };
         let (target, conns) = (self.dials[at].target.id, self.dials[at].conns);
         let up = self.ups.get(&target).map(|up| up.link);
