@@ -36,7 +36,7 @@ use crate::flow::egress::Unbegun;
 use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
 use crate::flow::link_clock::clock_ms;
 use crate::flow::origin::{Admit, Claimed, Origin};
-use crate::flow::target::{Dialect, Flushed, Post, Target};
+use crate::flow::target::{Dialect, Flushed, Post, Target, Writer};
 use crate::flow::transport::Transport;
 use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
@@ -557,7 +557,9 @@ impl ShardEngine {
             }
             for id in link.waiters.drain() {
                 target.mark.forget_waiter();
-                shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
+                if !cfg!(afflux_mutation = "detached_waits_on") {
+                    shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
+                }
             }
         } else {
             // What was begun and lost left room for those who wait.
@@ -600,6 +602,7 @@ impl ShardEngine {
             self.core.leave_place(place);
         }
         let mut n = 0;
+        let _held = cfg!(afflux_mutation = "callback_under_lock").then(|| shared.port(shard).pokes.lock());
         while n < limit {
             let Some(entry) = shared.cells.pop(shared.cells.done(shard.0)) else { break };
             let Some(outcome) = shared.cells.take(entry.id) else { continue };
@@ -846,7 +849,7 @@ impl ShardEngine {
             if request && !shared.enter_slot(&target) {
                 break;
             }
-            if target.mark.admit_waiter(charge).is_err() {
+            if target.mark.admit_waiter(charge).is_err() && !cfg!(afflux_mutation = "waiters_unmeasured") {
                 if request {
                     shared.leave_slot_quietly(&target);
                 }
@@ -1373,7 +1376,9 @@ impl ShardEngine {
     #[inline]
     fn start(&mut self, shared: &Arc<HostShared>, record: &mut Record, peer: &Peer, terms: JobTerms) {
         let JobTerms { charge, link, deadline, seat } = terms;
-        if shared.plan.skip_expired_requests && deadline.is_some_and(|end| self.core.now >= end) {
+        // The jobs before it in this turn took time of their own.
+        let skips = shared.plan.skip_expired_requests && !cfg!(afflux_mutation = "expired_run");
+        if skips && deadline.is_some_and(|end| shared.clock.now() >= end) {
             return self.skip_expired(record, charge, peer, link);
         }
         let charge = if cfg!(afflux_mutation = "owned_charged_anew") { record.charge() } else { charge };
@@ -1478,6 +1483,10 @@ impl ShardEngine {
             lanes::let_go(&shared, &target, writer);
             return false;
         }
+        let given_up = target.given_up.get();
+        if std::mem::replace(&mut writer.given_up, given_up) != given_up {
+            discard_given_up(&shared, &target, &mut writer);
+        }
         let mut budget = shared.plan.turn.write_bytes_per_link;
         let flushed = loop {
             while writer.egress.room(BATCH) {
@@ -1557,7 +1566,9 @@ impl Iterator for Run<'_, '_> {
 /// What was cancelled before it left is never sent.
 #[inline]
 fn is_cancelled(shared: &HostShared, kind: Kind, correlation: u64) -> bool {
-    kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(correlation))
+    kind == Kind::Request
+        && !shared.cells.is_live(CellId::from_correlation(correlation))
+        && !cfg!(afflux_mutation = "cancelled_sent")
 }
 
 /// A record that is not sent after all.
@@ -1565,6 +1576,20 @@ fn discard(target: &Target, charge: u64) {
     // Who waits for the room is looked at after each flush.
     let _ = target.mark.release(charge);
     target.discarded.add(1);
+}
+
+/// Takes out what was staged and is cancelled since: nothing of it has left.
+#[cold]
+fn discard_given_up(shared: &HostShared, target: &Target, writer: &mut Writer<u16>) {
+    let reread = if writer.stock { reread_ours } else { reread };
+    writer.egress.retain_unbegun(|staged| {
+        let record = reread(&staged.bytes, staged.large.clone());
+        let over = record.is_some_and(|record| is_cancelled(shared, record.kind, record.correlation));
+        if over {
+            discard(target, staged.charge);
+        }
+        !over
+    });
 }
 
 /// A record for a channel that the peer does not serve on this link.
@@ -1851,7 +1876,7 @@ impl<'a> Pruned<'a> {
     }
 
     fn forget(&self, target: &Target) {
-        for _ in 0..self.over.get() {
+        for _ in 0..if cfg!(afflux_mutation = "ended_waiter_counts") { 0 } else { self.over.get() } {
             target.mark.forget_waiter();
         }
     }

@@ -57,6 +57,8 @@ pub struct Writer<R> {
     pub written_ever: u64,
     /// Records go out as an end client's frames.
     pub stream: bool,
+    /// How many requests had been given up when what is staged was last looked through.
+    pub given_up: u64,
 }
 
 /// An attach and a table as [`Writer::channels`] of a list that its peer told later.
@@ -89,6 +91,7 @@ impl<R> Writer<R> {
             written: 0,
             written_ever: 0,
             stream: false,
+            given_up: 0,
         }
     }
 
@@ -320,6 +323,8 @@ pub struct Target {
     pub lost_on_detach: Gauge,
     /// Records written whole on a lost link whose decoding the peer had not told.
     pub in_doubt_on_detach: Gauge,
+    /// Accepted requests that ended before an answer came: some may not have left.
+    pub given_up: Gauge,
     /// Records that were dropped before their first byte: cancelled requests, unknown channels.
     pub discarded: Gauge,
 }
@@ -362,6 +367,7 @@ impl Target {
             written_charge: Gauge::default(),
             lost_on_detach: Gauge::default(),
             in_doubt_on_detach: Gauge::default(),
+            given_up: Gauge::default(),
             discarded: Gauge::default(),
         }
     }

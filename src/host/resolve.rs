@@ -650,6 +650,9 @@ mod tests {
         assert_eq!(plan.completion_cpu, Some(3));
         assert_eq!(plan.idle, Idle::SpinThenPark(Duration::from_micros(50)));
         assert_eq!(plan.oversize_budget, 2 * 16 * MIB * 3);
+        // Case 071: who names no ceiling waits for a second, and is told then.
+        let second = Duration::from_secs(1);
+        assert_eq!((plan.send_timeout, plan.request_timeout), (second, 30 * second));
     }
 
     #[test]

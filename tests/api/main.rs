@@ -6,6 +6,7 @@ mod support;
 
 mod basics;
 mod budget;
+mod closing;
 mod gate;
 mod hostile;
 mod idle;
