@@ -1316,7 +1316,7 @@ impl CompletionEngine {
             self.read_lane(id);
         }
         more |= !self.again.is_empty();
-        if !(more && cfg!(afflux_mutation = "expiry_starves")) {
+        if !(cfg!(afflux_mutation = "expiry_starves") && self.ups.values().any(|up| up.heard_at >= now)) {
             self.expire(now);
         }
         let mut next = self.shared.cells.next_deadline();
