@@ -3,7 +3,7 @@
 //!
 //! A target is fixed once, when an operation starts. Nothing that happens later re-selects it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::base::error::{Detail, Error, ErrorKind};
@@ -30,11 +30,24 @@ pub struct Channel {
     pub members: Vec<Member>,
 }
 
+/// Whom one role of a client asks.
+#[derive(Clone, Debug)]
+pub struct Servers {
+    /// Who of them has ever served it.
+    pub channel: Channel,
+    /// Every one that is dialled has had an outcome.
+    pub settled: bool,
+}
+
 /// What is known of the world.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     /// Channels by name.
     pub channels: HashMap<Arc<str>, Channel>,
+    /// What this host asks as a client, by role: its servers, and whether every one of them has had an outcome.
+    pub servers: HashMap<Arc<str>, Servers>,
+    /// Nodes that are here as clients only.
+    pub clients: HashSet<Arc<str>>,
     /// Links by node name, up or not: a node that we dial keeps its queue while it is away.
     pub nodes: HashMap<Arc<str>, Vec<Arc<Target>>>,
     /// Every configured connection has had an outcome. Before that, an unknown channel may yet
@@ -51,13 +64,15 @@ pub enum Address {
     Node(Arc<str>),
     /// That channel at that node, and at no other: one send of a multicast.
     Member(Arc<str>, Arc<str>),
+    /// Any ready server of that role, which this host has as a client.
+    Server(Arc<str>),
 }
 
 impl Address {
     /// The name without its sort.
     pub fn name(&self) -> &Arc<str> {
         match self {
-            Address::Channel(name) | Address::Node(name) | Address::Member(_, name) => name,
+            Address::Channel(name) | Address::Node(name) | Address::Member(_, name) | Address::Server(name) => name,
         }
     }
 }
@@ -136,34 +151,24 @@ impl Routes {
             return Ok(Found::Target(target.clone(), *channel));
         }
         match address {
-            Address::Channel(name) => {
-                let Some(channel) = self.channels.get(name) else { return self.unknown(name) };
-                match rotation.select(&channel.members) {
-                    Some(target) => {
-                        if let [Member { links, .. }] = &channel.members[..]
-                            && links.len() == 1
-                        {
-                            rotation.only = Some((target.clone(), channel.id));
-                        }
-                        Ok(Found::Target(target, channel.id))
-                    }
-                    None if channel.members.is_empty() => self.unknown(name),
-                    None => {
-                        let draining = channel.members.iter().any(|m| !m.links.is_empty());
-                        let detail = if draining { Detail::Draining } else { Detail::NotConnected };
-                        Err(Error::new(ErrorKind::Unavailable, detail).with(|n| n.target = Some(name.clone())))
-                    }
-                }
-            }
+            Address::Channel(name) => match self.channels.get(name) {
+                Some(channel) => select(name, channel, rotation, self.settled),
+                None => unknown(name, self.settled),
+            },
+            Address::Server(name) => match self.servers.get(name) {
+                Some(servers) => select(name, &servers.channel, rotation, servers.settled),
+                // The role is not this host's. Handles for such are not made, but an address is only a name.
+                None => Err(Error::new(ErrorKind::NotConfigured, Detail::None).with(|n| n.target = Some(name.clone()))),
+            },
             Address::Member(channel, node) => {
-                let Some(channel) = self.channels.get(channel) else { return self.unknown(channel) };
+                let Some(channel) = self.channels.get(channel) else { return unknown(channel, self.settled) };
                 match channel.members.iter().find(|member| member.node == *node) {
                     Some(member) if !member.links.is_empty() => {
                         rotation.fit(1);
                         Ok(Found::Target(rotation.next_link(0, &member.links), channel.id))
                     }
                     Some(_) => Err(away(node)),
-                    None => self.unknown(node),
+                    None => unknown(node, self.settled),
                 }
             }
             Address::Node(name) => match self.nodes.get(name) {
@@ -173,17 +178,41 @@ impl Routes {
                 }
                 // It was here and is away.
                 Some(_) => Err(away(name)),
-                None => self.unknown(name),
+                None if self.clients.contains(name) => {
+                    let error = Error::new(ErrorKind::InvalidOperation, Detail::OnlyClientStarts);
+                    Err(error.with(|n| n.target = Some(name.clone())))
+                }
+                None => unknown(name, self.settled),
             },
         }
     }
+}
 
-    fn unknown(&self, name: &Arc<str>) -> Result<Found, Error> {
-        if self.settled {
-            Err(Error::new(ErrorKind::NotFound, Detail::None).with(|n| n.target = Some(name.clone())))
-        } else {
-            Ok(Found::NotYet)
+/// Selects a member of `channel` and one of its links.
+fn select(name: &Arc<str>, channel: &Channel, rotation: &mut Rotation, settled: bool) -> Result<Found, Error> {
+    match rotation.select(&channel.members) {
+        Some(target) => {
+            if let [Member { links, .. }] = &channel.members[..]
+                && links.len() == 1
+            {
+                rotation.only = Some((target.clone(), channel.id));
+            }
+            Ok(Found::Target(target, channel.id))
         }
+        None if channel.members.is_empty() => unknown(name, settled),
+        None => {
+            let draining = channel.members.iter().any(|m| !m.links.is_empty());
+            let detail = if draining { Detail::Draining } else { Detail::NotConnected };
+            Err(Error::new(ErrorKind::Unavailable, detail).with(|n| n.target = Some(name.clone())))
+        }
+    }
+}
+
+fn unknown(name: &Arc<str>, settled: bool) -> Result<Found, Error> {
+    if settled {
+        Err(Error::new(ErrorKind::NotFound, Detail::None).with(|n| n.target = Some(name.clone())))
+    } else {
+        Ok(Found::NotYet)
     }
 }
 

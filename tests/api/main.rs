@@ -16,5 +16,6 @@ mod order;
 mod pubsub;
 mod rivals;
 mod room;
+mod server;
 mod stream;
 mod stuck;
