@@ -9,6 +9,8 @@ pub mod resolve;
 pub mod server;
 pub mod status;
 pub mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::net::SocketAddr;
