@@ -6,6 +6,7 @@ mod support;
 
 mod basics;
 mod budget;
+mod ceilings;
 mod gate;
 mod idle;
 mod lanes;
