@@ -209,6 +209,8 @@ struct Up {
     ended: bool,
     /// Its next heartbeat.
     beat: Option<TimerKey>,
+    /// How many turns its owner had begun at the last one.
+    owner_turns: u64,
     channels: Vec<(Arc<str>, u32)>,
     liveness: Liveness,
     clock: LinkClock,
@@ -806,6 +808,7 @@ impl CompletionEngine {
                 heard_at: now,
                 ended: false,
                 beat: None,
+                owner_turns: 0,
                 channels: native.channels.clone(),
                 liveness: self.liveness(Peer::Native, now),
                 clock: LinkClock::new(native.clock_ms, now),
@@ -1256,7 +1259,11 @@ impl CompletionEngine {
         let Some(up) = self.ups.get_mut(&id).filter(|up| up.link == link) else { return };
         let target = up.target.clone();
         up.liveness.on_bytes(Lane::Application, Instant(target.last_read_ns.get()));
-        up.liveness.set_reading(!target.parked.is_raised(), now);
+        // Its owner may be stuck in user code: awake, and in the same turn as a heartbeat ago.
+        let port = self.shared.port(target.owner);
+        let turns = std::mem::replace(&mut up.owner_turns, port.turns.get());
+        let stuck = up.owner_turns == turns && !port.wake.is_asleep();
+        up.liveness.set_reading(!target.parked.is_raised() && !stuck, now);
         let mut frame = Vec::new();
         let mut dead = false;
         while let Some(action) = up.liveness.poll(now) {
