@@ -27,6 +27,10 @@ use super::socket::SocketType;
 /// The length of a greeting.
 pub const GREETING_LEN: usize = 64;
 
+/// What a PLAIN server of libzmq says in place of ERROR and its length, to this day: the source has it as
+/// `"\x05ERROR"`, of which C reads `\x05E` as one character.
+const ERROR_OF_LIBZMQ: &[u8] = b"^RROR";
+
 /// How many commands of unknown names are ignored in one handshake.
 const STRANGERS_MAX: u8 = 8;
 
@@ -227,6 +231,9 @@ impl Handshake {
         } else if self.inbox.len() == self.unit_len()? {
             let unit = std::mem::take(&mut self.inbox);
             let head = FrameHead::parse(&unit)?.ok_or(WireError::HandshakeOrder)?;
+            if let Some(data) = unit[head.size..].strip_prefix(ERROR_OF_LIBZMQ) {
+                return Err(WireError::Refused(error_reason(data)?));
+            }
             let (name, data) = split(&unit[head.size..])?;
             self.handle_command(name, data)?;
         }
@@ -648,6 +655,15 @@ mod tests {
             assert_eq!(a.handle_bytes(&last), Err(WireError::Refused("400".into())));
             assert_eq!(sent(&mut a), b"", "an ERROR has no answer");
         }
+    }
+
+    /// As recorded from libzmq 4.3.5.
+    #[test]
+    fn libzmq_s_misspelt_refusal_is_understood() {
+        let mut h = greeted(Side::Dial(place(Lane::Application)), plain("wrong"));
+        sent(&mut h);
+        assert_eq!(h.handle_bytes(b"\x04\x09^RROR\x03400"), Err(WireError::Refused("400".into())));
+        assert_eq!(sent(&mut h), b"", "an ERROR has no answer");
     }
 
     #[test]
