@@ -78,6 +78,38 @@ fn each_way_ends_at_its_own_ceiling_and_at_no_other() {
     }
 }
 
+/// A target is selected once. A send that waits for one member's room goes on waiting for it while another has all the
+/// room there is, and ends there.
+#[test]
+fn a_send_that_waits_is_never_given_to_another_member() {
+    let mut world = World::new([200; 5]);
+    world.all_up();
+    let client = Client::new(world.shared.clone());
+    let (stuck, news) = (client.node("stuck"), client.channel("news"));
+    let full = Bytes::from(vec![0; 32 << 10]);
+    while stuck.try_send("", full.clone()).is_ok() {
+        world.run();
+    }
+    let mut sends: Vec<_> = (0..6).map(|_| news.send("", full.clone()).submit()).collect();
+    let mut taken = || -> Vec<_> { sends.iter_mut().filter_map(Pending::try_take).collect() };
+    let at_once = taken();
+    assert!(at_once.len() == 3 && at_once.iter().all(Result::is_ok), "one of two members has room: {at_once:?}");
+    for _ in 0..199 {
+        world.clock.0.fetch_add(MS, Ordering::SeqCst);
+        world.run();
+        assert!(taken().is_empty());
+    }
+    world.clock.0.fetch_add(MS, Ordering::SeqCst);
+    world.run();
+    let late = taken();
+    assert_eq!(late.len(), 3);
+    for end in late {
+        let error = end.unwrap_err();
+        no_room(&error, 200);
+        assert_eq!(error.error().figures().target.as_deref(), Some("stuck"));
+    }
+}
+
 /// A connection whose other end is the test.
 #[derive(Default, Debug)]
 struct Wire {
@@ -314,14 +346,19 @@ impl World {
         (session, token)
     }
 
-    /// Starts all ways at once; says after how many ms each ended, in the order of the table.
-    fn ends_of_all(mut self, most: u64) -> [Option<u64>; 7] {
+    /// Every link is up, and of those of two peers nothing is taken.
+    fn all_up(&mut self) {
         self.run();
         for (port, name) in [(STUCK, "stuck"), (QUICK, "quick"), (SERVER, "server")] {
             let application = self.answer_dial(port, name);
             application.stuck.store(port != QUICK, Ordering::SeqCst);
         }
         self.run();
+    }
+
+    /// Starts all ways at once; says after how many ms each ended, in the order of the table.
+    fn ends_of_all(mut self, most: u64) -> [Option<u64>; 7] {
+        self.all_up();
         self.stuck_subscriber();
         let (session, _) = self.stuck_client(0);
         let (asking, token) = self.stuck_client(1);
