@@ -36,7 +36,7 @@
 //! # Ok::<(), afflux::Error>(())
 //! ```
 //!
-//! The [`manual`] has chapters on architecture, backpressure, the wire, options and operations.
+//! The [`manual`] has chapters on architecture, backpressure, sizing, the wire, options and operations.
 
 #[doc(hidden)]
 pub mod base;

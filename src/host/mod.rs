@@ -31,7 +31,7 @@ use crate::engine::command::{CompletionCommand, ShardCommand};
 use crate::engine::handler::{Failure, Handler, LocalClient, Request};
 use crate::engine::seat::{AsyncSeat, HandlerSeat, Seat, SeatFactory};
 use crate::engine::shared::{HostShared, Life};
-use crate::flow::target::Dialect;
+use crate::flow::target::{Dialect, Target};
 use crate::meter::latency::LatencySet;
 use crate::plan::HostPlan;
 use crate::policy::ledger;
@@ -183,8 +183,10 @@ impl Host {
         let end = shared.clock.now().after(timeout);
         loop {
             shared.ready_wakers.lock().push(parker::thread_waker());
-            let missing: Vec<Arc<str>> =
-                shared.targets.lock().iter().filter(|t| t.dialled && !t.is_up()).map(|t| t.label()).collect();
+            // By the routes, so that whoever calls next is routed.
+            let routes = shared.routes.load();
+            let away = |target: &&Arc<Target>| target.dialled && !routes.up.contains(&target.id);
+            let missing: Vec<Arc<str>> = shared.targets.lock().iter().filter(away).map(|t| t.label()).collect();
             if missing.is_empty() {
                 return Ok(());
             }

@@ -472,7 +472,7 @@ fn jobs(rules: &mut Rules, options: &HostOptions, effective: u32, plan: &mut Hos
     let most = i32::MAX as u64;
     let shards = u64::from(plan.shards);
     let limit = match options.max_jobs {
-        Some(n) => rules.range("max_jobs", n, 1, most),
+        Some(n) => rules.range("max_jobs", n, u64::from(!cfg!(afflux_mutation = "zero_jobs_pass")), most),
         None => {
             let n = u64::from(options.jobs.jobs_per_processor()) * u64::from(effective);
             rules.range("jobs", n, 1, most)

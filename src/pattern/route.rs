@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::base::error::{Detail, Error, ErrorKind};
-use crate::base::id::ChannelId;
+use crate::base::id::{ChannelId, TargetId};
 use crate::flow::target::Target;
 
 /// One node that serves a channel.
@@ -50,6 +50,8 @@ pub struct Routes {
     pub clients: HashSet<Arc<str>>,
     /// Links by node name, up or not: a node that we dial keeps its queue while it is away.
     pub nodes: HashMap<Arc<str>, Vec<Arc<Target>>>,
+    /// Links that are up.
+    pub up: HashSet<TargetId>,
     /// Every configured connection has had an outcome. Before that, an unknown channel may yet
     /// turn up, and a call waits; afterwards it is `NotFound` at once.
     pub settled: bool,
@@ -139,7 +141,7 @@ impl Rotation {
             }
         }
         let best = best?;
-        self.credit[best] -= total;
+        self.credit[best] -= if cfg!(afflux_mutation = "weights_unsmooth") { self.credit[best] } else { total };
         Some(self.next_link(best, &members[best].links))
     }
 }
@@ -217,7 +219,8 @@ fn unknown(name: &Arc<str>, settled: bool) -> Result<Found, Error> {
 }
 
 fn away(name: &Arc<str>) -> Error {
-    Error::new(ErrorKind::Unavailable, Detail::NotConnected).with(|n| n.target = Some(name.clone()))
+    let kind = if cfg!(afflux_mutation = "away_not_found") { ErrorKind::NotFound } else { ErrorKind::Unavailable };
+    Error::new(kind, Detail::NotConnected).with(|n| n.target = Some(name.clone()))
 }
 
 #[cfg(test)]
@@ -233,14 +236,65 @@ mod tests {
             dialled: true,
             dialect: Dialect::Native,
             serves: Serves::Node,
-            label: format!("{id}").into(),
-            send_mark: 1,
+            label: "peer".into(),
+            send_mark: 0,
             waiting_ops: 1,
             waiting_bytes: 1,
             requests: 1,
             reply_bytes: 1,
             publications: None,
         }))
+    }
+
+    /// Members with these weights, numbered from 0; one with `None` is away.
+    fn serve(weights: &[(u32, Option<u64>)]) -> Routes {
+        let members = weights.iter().enumerate().map(|(i, (weight, link))| Member {
+            node: i.to_string().into(),
+            weight: *weight,
+            links: link.iter().map(|id| target(*id)).collect(),
+        });
+        let mut routes = Routes { settled: true, ..Routes::default() };
+        routes.channels.insert("c".into(), Channel { id: ChannelId(0), members: members.collect() });
+        routes
+    }
+
+    fn find(routes: &Routes, address: &Address, rotation: &mut Rotation) -> Result<u64, (ErrorKind, Detail)> {
+        match routes.find(address, rotation) {
+            Ok(Found::Target(target, _)) => Ok(target.id.0),
+            Ok(Found::NotYet) => panic!("the routes are settled"),
+            Err(error) => Err((error.kind(), error.detail())),
+        }
+    }
+
+    /// Contract 54: the sequence is exact, per handle.
+    #[test]
+    fn turns_follow_the_weights_exactly() {
+        let channel = Address::Channel("c".into());
+        let sequence = |weights: &[(u32, Option<u64>)], n: usize| -> Vec<u64> {
+            let (routes, mut rotation) = (serve(weights), Rotation::default());
+            (0..n).map(|_| find(&routes, &channel, &mut rotation).unwrap()).collect()
+        };
+        assert_eq!(sequence(&[(100, Some(0)), (100, Some(1))], 6), [0, 1, 0, 1, 0, 1]);
+        assert_eq!(sequence(&[(300, Some(0)), (100, Some(1))], 8), [0, 0, 1, 0, 0, 0, 1, 0]);
+        assert_eq!(sequence(&[(100, Some(0)), (300, Some(1))], 8), [1, 0, 1, 1, 1, 0, 1, 1]);
+        assert_eq!(sequence(&[(100, Some(0)), (0, Some(1)), (10_000, None)], 3), [0, 0, 0]);
+    }
+
+    /// Contract 46: unknown is one thing, known and away another; both are told at once.
+    #[test]
+    fn unknown_is_not_away() {
+        let mut routes = serve(&[(100, None)]);
+        routes.nodes.insert("away".into(), Vec::new());
+        let of = |address: Address| find(&routes, &address, &mut Rotation::default()).unwrap_err();
+        let (unknown, away) = ((ErrorKind::NotFound, Detail::None), (ErrorKind::Unavailable, Detail::NotConnected));
+        assert_eq!(of(Address::Channel("nobody".into())), unknown);
+        assert_eq!(of(Address::Node("nobody".into())), unknown);
+        assert_eq!(of(Address::Member("c".into(), "nobody".into())), unknown);
+        assert_eq!(of(Address::Channel("c".into())), away);
+        assert_eq!(of(Address::Node("away".into())), away);
+        assert_eq!(of(Address::Member("c".into(), "0".into())), away);
+        let draining = find(&serve(&[(0, Some(1))]), &Address::Channel("c".into()), &mut Rotation::default());
+        assert_eq!(draining, Err((ErrorKind::Unavailable, Detail::Draining)));
     }
 
     /// A member of that weight with so many links; its links' ids are ten times its name and up.
@@ -272,14 +326,12 @@ mod tests {
     }
 
     #[test]
-    fn the_sequences_are_exact() {
+    fn several_weights_have_an_exact_sequence_too() {
         let of = |weights: &[u32]| {
             let members = weights.iter().zip(1..).map(|(weight, name)| member(name, *weight, 1)).collect();
             sequence(members, 8)
         };
         assert_eq!(of(&[100, 100]), [10, 20, 10, 20, 10, 20, 10, 20]);
-        assert_eq!(of(&[300, 100]), [10, 10, 20, 10, 10, 10, 20, 10]);
-        assert_eq!(of(&[100, 300]), [20, 10, 20, 20, 20, 10, 20, 20]);
         assert_eq!(of(&[1, 1, 2]), [30, 10, 20, 30, 30, 10, 20, 30]);
         assert_eq!(of(&[10_000, 0]), [10; 8], "weight 0 is given nothing");
         assert_eq!(of(&[7]), [10; 8]);

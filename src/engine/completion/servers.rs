@@ -32,7 +32,7 @@ impl CompletionEngine {
     pub(super) fn add_servers(&mut self) {
         let plan = self.shared.plan.clone();
         for (role, client) in plan.clients.iter().enumerate() {
-            self.number(&client.name);
+            let _ = self.directory.number(&client.name);
             for to in &client.servers {
                 self.add_server(role, to.clone());
             }
@@ -65,7 +65,7 @@ impl CompletionEngine {
         let plan = self.shared.plan.clone();
         let mut routes = HashMap::new();
         for (number, client) in plan.clients.iter().enumerate() {
-            let Some(id) = self.names.get(&client.name).copied() else { continue };
+            let Some(id) = self.directory.number(&client.name) else { continue };
             let (mut members, mut settled) = (Vec::new(), true);
             for dial in &mut self.dials {
                 let Some(server) = dial.server.as_mut().filter(|server| server.role == number) else { continue };

@@ -136,6 +136,12 @@ impl Tickets {
     /// The shard of the oldest waiting ticket among those that `may` be granted one.
     pub(super) fn oldest(&self, may: impl Fn(ShardId) -> bool) -> Option<ShardId> {
         let heads = (0..).map(ShardId).zip(&self.waiting).filter(|(_, line)| line.first != NIL);
+        #[cfg(afflux_mutation = "gate_newest_first")]
+        return heads
+            .filter(|(shard, _)| may(*shard))
+            .max_by_key(|(_, line)| self.entries[line.last as usize].stand.sequence)
+            .map(|(shard, _)| shard);
+        #[cfg(not(afflux_mutation = "gate_newest_first"))]
         heads
             .filter(|(shard, _)| may(*shard))
             .min_by_key(|(_, line)| {
@@ -183,7 +189,7 @@ impl Tickets {
         let (told, waiting) = match self.state(&ticket) {
             State::Vacant => return Cancelled::Void,
             State::Granted => (Cancelled::Granted, 0),
-            State::Waiting => (Cancelled::Unlinked, 1),
+            State::Waiting => (Cancelled::Unlinked, u32::from(!cfg!(afflux_mutation = "cancelled_still_counted"))),
         };
         self.unlink(ticket.index);
         self.count -= waiting;
