@@ -581,7 +581,7 @@ mod tests {
     use crate::base::id::TargetId;
     use crate::base::time::Clock;
     use crate::engine::shared::TAG_REPLY;
-    use crate::flow::target::{Dialect, TargetSpec};
+    use crate::flow::target::{Dialect, Serves, TargetSpec};
     use crate::pattern::route::{Channel, Member};
     use crate::plan::HostPlan;
     use crate::sync::wake::WakeCell;
@@ -613,6 +613,7 @@ mod tests {
             owner: ShardId(0),
             dialled: true,
             dialect: Dialect::Native,
+            serves: Serves::Node,
             label: "peer".into(),
             send_mark: 1 << 20,
             waiting_ops: 16,
