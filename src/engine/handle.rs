@@ -327,8 +327,10 @@ impl Handle {
                     }
                 });
                 let Some(record) = refused else { return Begun::Accepted };
-                #[cfg(afflux_mutation = "ring_full_refuses")]
-                if target.mark.bytes() + record.charge() <= target.mark.limit() && target.mark.waiters() == 1 {
+                if cfg!(afflux_mutation = "ring_full_refuses")
+                    && target.mark.bytes() + record.charge() <= target.mark.limit()
+                    && target.mark.waiters() == 1
+                {
                     target.mark.forget_waiter();
                     return Begun::Failed(Error::new(ErrorKind::DeadlineExceeded, Detail::NoRoom), record.payload);
                 }
@@ -579,7 +581,7 @@ mod tests {
     use crate::base::id::TargetId;
     use crate::base::time::Clock;
     use crate::engine::shared::TAG_REPLY;
-    use crate::flow::target::{Dialect, TargetSpec};
+    use crate::flow::target::{Dialect, Serves, TargetSpec};
     use crate::pattern::route::{Channel, Member};
     use crate::plan::HostPlan;
     use crate::sync::wake::WakeCell;
@@ -611,6 +613,7 @@ mod tests {
             owner: ShardId(0),
             dialled: true,
             dialect: Dialect::Native,
+            serves: Serves::Node,
             label: "peer".into(),
             send_mark: 1 << 20,
             waiting_ops: 16,
