@@ -246,8 +246,7 @@ pub fn take_reply(
 ) -> Option<Duration> {
     let id = CellId::from_correlation(record.correlation);
     let tag = TAG_REQUEST | target.id.0;
-    #[cfg(afflux_mutation = "reply_needs_permit")]
-    if shared.gate.snapshot(now).in_use == shared.plan.jobs.limit {
+    if cfg!(afflux_mutation = "reply_needs_permit") && shared.gate.snapshot(now).in_use == shared.plan.jobs.limit {
         return None;
     }
     if shared.cells.tag(id) != Some(tag) {
@@ -271,6 +270,7 @@ pub fn take_reply(
         _ if record.payload.len() <= SMALL_REPLY_MAX => Outcome::Reply(Body::free(record.payload)),
         _ => match shared.hold.enter(record.payload.len() as u64) {
             Ok(()) => Outcome::Reply(Body::held(record.payload, &shared.hold)),
+            Err(_) if cfg!(afflux_mutation = "hold_unbounded") => Outcome::Reply(Body::free(record.payload)),
             Err(full) => {
                 shared.counts.reply_hold_refused.add(1);
                 let error = Error::new(ErrorKind::CapacityExceeded, Detail::ReplyHold).with(|n| {

@@ -319,7 +319,11 @@ impl CompletionEngine {
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
             wakes: Vec::new(),
             latencies: LatencySet::new(),
-            random: Rng::new(seed),
+            random: Rng::new(if cfg!(afflux_mutation = "chance_unseeded") {
+                Arc::as_ptr(&shared) as u64
+            } else {
+                seed
+            }),
             again: Vec::new(),
             metadata: plan.metadata.iter().map(|(n, v)| (n.clone(), Bytes::copy_from_slice(v))).collect(),
             listening: Vec::new(),
@@ -364,6 +368,7 @@ impl CompletionEngine {
         // A shard that does not take its commands gets no more links while there is another.
         let burden = |shard: &usize| (!self.late_commands[*shard].is_empty(), self.links_per_shard[*shard]);
         let owner = (0..self.links_per_shard.len()).min_by_key(burden).unwrap_or(0);
+        let owner = if cfg!(afflux_mutation = "links_pile_up") { 0 } else { owner };
         self.links_per_shard[owner] += 1;
         let target = Arc::new(Target::new(TargetSpec {
             id: TargetId(self.next_target),
@@ -1116,6 +1121,13 @@ impl CompletionEngine {
     fn read_lane(&mut self, id: TargetId) {
         let Some(up) = self.ups.get(&id) else { return };
         let (target, link, ended) = (up.target.clone(), up.link, up.ended);
+        if cfg!(afflux_mutation = "lane_gated") {
+            // Until everything that is to be written to anybody is.
+            let dialling = self.conns.iter().flatten().any(|c| matches!(c.state, State::Connecting(_)));
+            if dialling || target.mark.waiters() > 0 || target.replies.bytes() > 0 {
+                return;
+            }
+        }
         let Some(mut reading) = target.reading.try_take() else {
             // Whoever reads now looks once more before letting go.
             if target.reading.ask() == crate::sync::baton::Asked::Free {
@@ -1161,6 +1173,7 @@ impl CompletionEngine {
             self.again.push(id);
         }
         if bytes > 0
+            && !(cfg!(afflux_mutation = "paused_counts_silent") && target.mark.is_blocked())
             && let Some(up) = self.ups.get_mut(&id)
         {
             up.liveness.on_bytes(Lane::Completion, now);
@@ -1261,6 +1274,10 @@ impl CompletionEngine {
 
     /// Heartbeat of one link: a PING, or the end of it.
     fn beat(&mut self, id: TargetId, link: u64, now: Instant) {
+        // What has come is read before its absence is judged: this thread may be the one that is late.
+        if !cfg!(afflux_mutation = "late_judges_first") {
+            self.read_lane(id);
+        }
         let ttl = (self.shared.plan.dead_after.as_millis() / 100).min(u128::from(u16::MAX)) as u16;
         let Some(up) = self.ups.get_mut(&id).filter(|up| up.link == link) else { return };
         let target = up.target.clone();
@@ -1347,7 +1364,9 @@ impl CompletionEngine {
             self.read_lane(id);
         }
         more |= !self.again.is_empty();
-        self.expire(now);
+        if !(more && cfg!(afflux_mutation = "expiry_starves")) {
+            self.expire(now);
+        }
         let mut next = self.shared.cells.next_deadline();
         if let Some(timer) = self.wheel.next() {
             next = next.min(timer);
@@ -1373,6 +1392,9 @@ impl CompletionEngine {
             if state == CellState::Done {
                 // It ended in time and nobody took it in time: the reply is not kept any longer.
                 shared.cells.lapse(id, |outcome| shared.lapsed(outcome));
+                return;
+            }
+            if cfg!(afflux_mutation = "backstop_waits_for_shard") && shared.shards.iter().any(|p| !p.inbox.is_empty()) {
                 return;
             }
             if let Some(deadline) = shared.cells.deadline(id) {

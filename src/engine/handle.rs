@@ -174,6 +174,11 @@ impl Handle {
         Handle { shared, class, state: Lock::new(state) }
     }
 
+    #[cfg(afflux_mutation = "wait_keeps_lock")]
+    pub(super) fn keep_locked(&self) -> impl std::ops::DerefMut + '_ {
+        self.state.lock()
+    }
+
     /// The host.
     pub fn shared(&self) -> &Arc<HostShared> {
         &self.shared
@@ -322,6 +327,11 @@ impl Handle {
                     }
                 });
                 let Some(record) = refused else { return Begun::Accepted };
+                #[cfg(afflux_mutation = "ring_full_refuses")]
+                if target.mark.bytes() + record.charge() <= target.mark.limit() && target.mark.waiters() == 1 {
+                    target.mark.forget_waiter();
+                    return Begun::Failed(Error::new(ErrorKind::DeadlineExceeded, Detail::NoRoom), record.payload);
+                }
                 let since = shared.clock.now();
                 let op = Op {
                     target: Some(target),
@@ -407,6 +417,7 @@ impl Drop for Handle {
 
 fn deadline(since: Instant, timeout: Duration, inherited: Option<Instant>) -> Instant {
     let own = since.after(timeout);
+    let inherited = inherited.filter(|_| !cfg!(afflux_mutation = "nested_deadline_own"));
     inherited.map_or(own, |i| own.min(i))
 }
 

@@ -36,7 +36,7 @@ use crate::flow::egress::Unbegun;
 use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
 use crate::flow::link_clock::clock_ms;
 use crate::flow::origin::{Admit, Claimed, Origin};
-use crate::flow::target::{Dialect, Flushed, Post, Serves, Target};
+use crate::flow::target::{Dialect, Flushed, Post, Serves, Target, Writer};
 use crate::flow::transport::Transport;
 use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
@@ -560,7 +560,9 @@ impl ShardEngine {
             }
             for id in link.waiters.drain() {
                 target.mark.forget_waiter();
-                shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
+                if !cfg!(afflux_mutation = "detached_waits_on") {
+                    shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
+                }
             }
         } else {
             // What was begun and lost left room for those who wait.
@@ -603,6 +605,7 @@ impl ShardEngine {
             self.core.leave_place(place);
         }
         let mut n = 0;
+        let _held = cfg!(afflux_mutation = "callback_under_lock").then(|| shared.port(shard).pokes.lock());
         while n < limit {
             let Some(entry) = shared.cells.pop(shared.cells.done(shard.0)) else { break };
             let Some(outcome) = shared.cells.take(entry.id) else { continue };
@@ -780,6 +783,7 @@ impl ShardEngine {
                 if let Some(link) = self.link(index)
                     && !matches!(link.target.dialect, Dialect::Local | Dialect::Stream)
                     && link.origin.mark() != receive_mark
+                    && !cfg!(afflux_mutation = "mark_moves_unseen")
                 {
                     // Whoever is parked is looked at below, whichever way it moved.
                     let _ = link.origin.set_mark(receive_mark);
@@ -848,7 +852,7 @@ impl ShardEngine {
             if request && !shared.enter_slot(&target) {
                 break;
             }
-            if target.mark.admit_waiter(charge).is_err() {
+            if target.mark.admit_waiter(charge).is_err() && !cfg!(afflux_mutation = "waiters_unmeasured") {
                 if request {
                     shared.leave_slot_quietly(&target);
                 }
@@ -1300,9 +1304,11 @@ impl ShardEngine {
                 if self.run_queue.is_empty() && self.core.may_start() {
                     self.start(shared, record, peer, terms);
                 } else {
+                    target.jobs.add(1);
                     self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), terms });
-                    #[cfg(afflux_mutation = "permit_returned_twice")]
-                    self.give_back(1);
+                    if cfg!(afflux_mutation = "permit_returned_twice") {
+                        self.give_back(1);
+                    }
                 }
             }
             None => {
@@ -1366,18 +1372,23 @@ impl ShardEngine {
         while n < limit && self.core.may_start() {
             let Some(Job { mut record, peer, terms }) = self.run_queue.pop_front() else { break };
             n += 1;
+            if !cfg!(afflux_mutation = "target_capped_for_good") {
+                peer.jobs.sub(1);
+            }
             self.start(&shared, &mut record, &peer, terms);
         }
         self.core.end_run();
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
-        more || (self.delivered > 0 && !self.held.is_empty())
+        more || ((self.delivered > 0 || n > 0) && !self.held.is_empty())
     }
 
     #[inline]
     fn start(&mut self, shared: &Arc<HostShared>, record: &mut Record, peer: &Peer, terms: JobTerms) {
         let JobTerms { charge, link, deadline, seat } = terms;
-        if shared.plan.skip_expired_requests && deadline.is_some_and(|end| self.core.now >= end) {
+        // The jobs before it in this turn took time of their own.
+        let skips = shared.plan.skip_expired_requests && !cfg!(afflux_mutation = "expired_run");
+        if skips && deadline.is_some_and(|end| shared.clock.now() >= end) {
             return self.skip_expired(record, charge, peer, link);
         }
         let charge = if cfg!(afflux_mutation = "owned_charged_anew") { record.charge() } else { charge };
@@ -1402,8 +1413,9 @@ impl ShardEngine {
             release_permits(shared, self.core.shard, 1, self.core.now);
         }
         seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
-        #[cfg(afflux_mutation = "permit_after_callback")]
-        release_permits(shared, self.core.shard, 1, self.core.now);
+        if cfg!(afflux_mutation = "permit_after_callback") {
+            release_permits(shared, self.core.shard, 1, self.core.now);
+        }
     }
 
     // ---- 8 writes
@@ -1426,8 +1438,7 @@ impl ShardEngine {
                 link.dirty = false;
                 again |= self.write_link(index);
             }
-            #[cfg(afflux_mutation = "blocked_stops_writing")]
-            if self.link(index).is_some_and(|link| !link.writable) {
+            if cfg!(afflux_mutation = "blocked_stops_writing") && self.link(index).is_some_and(|link| !link.writable) {
                 self.dirty.push_front(index);
                 break;
             }
@@ -1454,6 +1465,9 @@ impl ShardEngine {
             Some(writer) => writer,
             None => {
                 // The holder pokes us when he lets go; if he has already, we try again at once.
+                if cfg!(afflux_mutation = "baton_unasked") {
+                    return false;
+                }
                 if target.application.ask() == crate::sync::baton::Asked::Free {
                     self.soil(index);
                     return true;
@@ -1478,6 +1492,10 @@ impl ShardEngine {
         if writer.transport.is_none() {
             lanes::let_go(&shared, &target, writer);
             return false;
+        }
+        let given_up = target.given_up.get();
+        if std::mem::replace(&mut writer.given_up, given_up) != given_up {
+            discard_given_up(&shared, &target, &mut writer);
         }
         let mut budget = shared.plan.turn.write_bytes_per_link;
         let flushed = loop {
@@ -1558,7 +1576,9 @@ impl Iterator for Run<'_, '_> {
 /// What was cancelled before it left is never sent.
 #[inline]
 fn is_cancelled(shared: &HostShared, kind: Kind, correlation: u64) -> bool {
-    kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(correlation))
+    kind == Kind::Request
+        && !shared.cells.is_live(CellId::from_correlation(correlation))
+        && !cfg!(afflux_mutation = "cancelled_sent")
 }
 
 /// A record that is not sent after all.
@@ -1566,6 +1586,20 @@ fn discard(target: &Target, charge: u64) {
     // Who waits for the room is looked at after each flush.
     let _ = target.mark.release(charge);
     target.discarded.add(1);
+}
+
+/// Takes out what was staged and is cancelled since: nothing of it has left.
+#[cold]
+fn discard_given_up(shared: &HostShared, target: &Target, writer: &mut Writer<u16>) {
+    let reread = if writer.stock { reread_ours } else { reread };
+    writer.egress.retain_unbegun(|staged| {
+        let record = reread(&staged.bytes, staged.large.clone());
+        let over = record.is_some_and(|record| is_cancelled(shared, record.kind, record.correlation));
+        if over {
+            discard(target, staged.charge);
+        }
+        !over
+    });
 }
 
 /// A record for a channel that the peer does not serve on this link.
@@ -1785,12 +1819,19 @@ fn room_to_read(origin: &Origin, least: usize) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX).max(least)
 }
 
-/// Why the head of a link's queue may not be claimed now, other than for want of a permit: its peer
-/// does not take its replies, or the host owns as much as it may.
+/// Why the head of a link's queue may not be claimed now, other than for want of a permit: it has its share of
+/// the permits, its peer does not take its replies, or the host owns as much as it may.
 #[inline(always)]
 fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
     let shared = core.shared();
     let head = link.origin.head()?;
+    let jobs = &shared.plan.jobs;
+    if jobs.caps_targets()
+        && link.target.jobs.get() >= u64::from(jobs.per_target)
+        && !cfg!(afflux_mutation = "target_uncapped")
+    {
+        return Some(Reason::PermitShare);
+    }
     let replies = || link.target.replies.bytes() >= shared.plan.reply.per_peer;
     if head.kind == Kind::Request && replies() {
         link.target.held.raise();
@@ -1845,7 +1886,7 @@ impl<'a> Pruned<'a> {
     }
 
     fn forget(&self, target: &Target) {
-        for _ in 0..self.over.get() {
+        for _ in 0..if cfg!(afflux_mutation = "ended_waiter_counts") { 0 } else { self.over.get() } {
             target.mark.forget_waiter();
         }
     }
@@ -1869,6 +1910,7 @@ fn tell(shared: &HostShared, outcome: gate::Outcome) {
 
 /// The end of a request on this host's clock, given how far the peer's link clock is ahead of ours.
 fn local_deadline(expiry_ms: u32, ahead_ms: u32, now: Instant) -> Instant {
+    let ahead_ms = if cfg!(afflux_mutation = "expiry_on_own_clock") { 0 } else { ahead_ms };
     let left = expiry_ms.wrapping_sub(clock_ms(now).wrapping_add(ahead_ms)) as i32;
     now.after(Duration::from_millis(left.max(0) as u64))
 }

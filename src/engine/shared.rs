@@ -512,7 +512,9 @@ impl HostShared {
     pub fn enter_room(&self, target: Option<&Target>, class: Class, bytes: u64) -> Result<(), Error> {
         let full = |full: crate::sync::room::RoomFull, target: Option<&Target>| {
             self.counts.waiting_room_full.add(1);
-            Error::new(ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull).with(|n| {
+            let named = !cfg!(afflux_mutation = "room_full_unnamed");
+            let detail = if named { Detail::WaitingRoomFull } else { Detail::NoRoom };
+            Error::new(ErrorKind::DeadlineExceeded, detail).with(|n| {
                 n.target = target.map(Target::label);
                 n.stage = Some(Stage::Room);
                 n.lane = target.and_then(Target::lane);
@@ -638,6 +640,7 @@ impl HostShared {
     pub fn is_quiet(&self) -> bool {
         let idle = self.shards.iter().all(|p| p.unclaimed.get() + p.queued.get() + p.started.get() == 0);
         let targets = self.targets.lock();
+        let idle = idle && !(cfg!(afflux_mutation = "idle_holds_drain") && targets.iter().any(|t| t.is_up()));
         idle && self.slots.ops() == 0
             && self.room.ops() == 0
             && targets.iter().chain(&self.locals).all(|t| !t.is_up() || (t.mark.bytes() == 0 && t.replies.bytes() == 0))
@@ -702,7 +705,8 @@ impl HostShared {
         let finding = op.target.is_none();
         let detail = if finding { Detail::NotFoundYet } else { Detail::NoRoom };
         let error = self.waiting_error(ErrorKind::DeadlineExceeded, detail, &op, now);
-        Outcome::Failed { error, payload: Some(op.record.payload) }
+        let payload = Some(op.record.payload).filter(|_| !cfg!(afflux_mutation = "payload_swallowed"));
+        Outcome::Failed { error, payload }
     }
 
     /// An error with everything that is known of a waiting operation.
@@ -805,6 +809,7 @@ impl HostShared {
                 port.poke(target);
             }
         } else if tag & TAG_REQUEST != 0 {
+            target.given_up.add(1);
             self.leave_slot(target);
         }
     }

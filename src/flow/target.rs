@@ -58,6 +58,8 @@ pub struct Writer<R> {
     pub written_ever: u64,
     /// Records go out as an end client's frames.
     pub stream: bool,
+    /// How many requests had been given up when what is staged was last looked through.
+    pub given_up: u64,
 }
 
 /// An attach and a table as [`Writer::channels`] of a list that its peer told later.
@@ -90,6 +92,7 @@ impl<R> Writer<R> {
             written: 0,
             written_ever: 0,
             stream: false,
+            given_up: 0,
         }
     }
 
@@ -299,6 +302,8 @@ pub struct Target {
     pub parked: Latch,
     /// The owner has records of this peer that it may not claim until replies have left.
     pub held: Latch,
+    /// Its records that were claimed and whose handlers have not started: each keeps a permit. Its owner's.
+    pub jobs: Gauge,
     /// Replies that wait for room on the completion lane, oldest first; bounded by `waiting`.
     pub reply_waiters: Lock<VecDeque<CellId>>,
     /// The write half of the application lane. It remembers each record's local channel: the next link may
@@ -336,6 +341,8 @@ pub struct Target {
     pub lost_on_detach: Gauge,
     /// Records written whole on a lost link whose decoding the peer had not told.
     pub in_doubt_on_detach: Gauge,
+    /// Accepted requests that ended before an answer came: some may not have left.
+    pub given_up: Gauge,
     /// Records that were dropped before their first byte: cancelled requests, unknown channels.
     pub discarded: Gauge,
 }
@@ -361,6 +368,7 @@ impl Target {
             clock_ahead_ms: Gauge::default(),
             parked: Latch::new(),
             held: Latch::new(),
+            jobs: Gauge::default(),
             reply_waiters: Lock::new(VecDeque::new()),
             application: Baton::new(application),
             announced,
@@ -379,6 +387,7 @@ impl Target {
             written_charge: Gauge::default(),
             lost_on_detach: Gauge::default(),
             in_doubt_on_detach: Gauge::default(),
+            given_up: Gauge::default(),
             discarded: Gauge::default(),
         }
     }

@@ -134,8 +134,9 @@ impl Rotation {
             if member.weight == 0 || member.links.is_empty() {
                 continue;
             }
-            self.credit[i] += i64::from(member.weight);
-            total += i64::from(member.weight);
+            let weight = if cfg!(afflux_mutation = "shares_ignored") { 1 } else { member.weight };
+            self.credit[i] += i64::from(weight);
+            total += i64::from(weight);
             if best.is_none_or(|b| self.credit[i] > self.credit[b]) {
                 best = Some(i);
             }

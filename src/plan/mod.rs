@@ -216,7 +216,7 @@ impl HostPlan {
             request_slots: 65_536,
             requests_per_peer: 16_384,
             reply: ReplyPlan::default(),
-            send_timeout: Duration::from_secs(1),
+            send_timeout: Duration::from_secs(if cfg!(afflux_mutation = "sends_wait_long") { 3600 } else { 1 }),
             request_timeout: Duration::from_secs(30),
             skip_expired_requests: false,
             caller_rings: 128,
@@ -275,13 +275,14 @@ impl HostPlan {
     /// The inequalities at the head of this file; the sentence names the first one that is broken.
     pub fn check(&self) -> Result<(), String> {
         let n = usize::from(self.shards);
-        let rules: [(bool, &str); 16] = [
+        let rules: [(bool, &str); 17] = [
             ((1..=SHARDS_MAX).contains(&self.shards), "1 <= shards <= SHARDS_MAX"),
             (self.shard_cpus.len() == n, "one processor entry per shard"),
             (self.started_per_shard.len() == n, "one started bound per shard"),
             ((1..=64).contains(&self.jobs.turn_claims), "1 <= turn_claims <= 64"),
             (self.turn.claims == self.jobs.turn_claims, "the turn claims what the jobs allow"),
             (self.jobs.share >= 1, "share >= 1"),
+            ((1..=self.jobs.limit).contains(&self.jobs.per_target), "1 <= per_target <= limit"),
             (self.jobs.resume_at < self.jobs.pause_at, "resume_at < pause_at"),
             (self.jobs.pause_at <= self.jobs.limit, "pause_at <= limit"),
             (self.started_per_shard.iter().all(|s| *s >= 1), "every shard may start one handler"),
@@ -417,6 +418,8 @@ pub struct JobsPlan {
     pub turn_claims: u32,
     /// r, the share of a shard that nobody takes: max(1, M / (4 x shards)).
     pub share: u32,
+    /// The most jobs of one target that are claimed and not started, 1..=`limit`; `limit`: no cap.
+    pub per_target: u32,
 }
 
 impl JobsPlan {
@@ -435,7 +438,20 @@ impl JobsPlan {
             effective_processors,
             turn_claims: (m / (2 * shards)).clamp(1, 64) as u32,
             share: (m / (4 * shards)).max(1) as u32,
+            per_target: limit,
         }
+    }
+
+    /// One target has at most this part of the jobs: max(1, floor(M x percent / 100)).
+    pub fn with_target_percent(self, percent: u8) -> Self {
+        let jobs = u64::from(self.limit) * u64::from(percent.min(100)) / 100;
+        JobsPlan { per_target: jobs.max(1) as u32, ..self }
+    }
+
+    /// Whether the jobs of one target are capped.
+    #[inline]
+    pub fn caps_targets(&self) -> bool {
+        self.per_target < self.limit
     }
 }
 

@@ -7,6 +7,7 @@ mod support;
 mod basics;
 mod budget;
 mod ceilings;
+mod closing;
 mod gate;
 mod hostile;
 mod idle;

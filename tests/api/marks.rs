@@ -83,7 +83,7 @@ fn a_side_without_a_mark_stops_nobody() {
             .channel(
                 "in",
                 told(move |m, _| {
-                    count.fetch_add(m.payload().len() as u64, Ordering::SeqCst);
+                    let _ = count.fetch_add(m.payload().len() as u64, Ordering::SeqCst);
                 }),
             )
             .start()
