@@ -25,6 +25,7 @@ use super::call::{Lineage, taken};
 use super::command::{Attach, CompletionCommand, ShardCommand};
 use super::core::Core;
 use super::lanes::{self, BATCH};
+use super::lead;
 use super::seat::{Peer, Seat, SeatFactory, Start, refuse};
 use super::shared::{Class, HostShared, Outcome, Outgoing, ShardReceiver, TAG_REQUEST, error_record, tag_target};
 use crate::base::error::{Detail, ErrorKind};
@@ -814,6 +815,9 @@ impl ShardEngine {
                 break;
             }
             link.waiters.pop();
+            if request {
+                lead::expect(&target);
+            }
             // A send has ended with this; a request goes on in its cell.
             let op = if request {
                 shared.cells.claim(id)

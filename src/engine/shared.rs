@@ -16,6 +16,7 @@ use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
 use crate::base::time::{Clock, Instant};
 use crate::flow::target::{Dialect, Target, TargetSpec};
+use crate::meter::latency::LatencySet;
 use crate::pattern::route::{Address, Routes};
 use crate::plan::HostPlan;
 use crate::sync::cell::{CellList, CellPool, CellState};
@@ -186,6 +187,10 @@ pub struct CompletionPort {
     pub wake: Arc<WakeCell>,
     /// Operations for which nobody is known yet.
     pub inbox: CellList,
+    /// Links of which a leader has left something to be dealt with.
+    pub left: Lock<Vec<Arc<Target>>>,
+    /// Lanes are warm: it comes by after a while.
+    pub warm: Latch,
     commands: Sender<CompletionCommand>,
 }
 
@@ -313,6 +318,8 @@ pub struct HostShared {
     pub shards: Vec<ShardPort>,
     /// The completion thread's.
     pub completion: CompletionPort,
+    /// How long requests took whose replies leaders read.
+    pub led: Lock<LatencySet>,
     /// See [`Life`].
     pub life: Epoch,
     /// See [`Counts`].
@@ -438,7 +445,14 @@ impl HostShared {
             replies: Room::new(u32::MAX, plan.reply.host),
             routes: Published::new(Arc::new(Routes::default())),
             shards: ports,
-            completion: CompletionPort { wake: completion_wake, inbox: CellList::inbox(), commands },
+            completion: CompletionPort {
+                wake: completion_wake,
+                inbox: CellList::inbox(),
+                left: Lock::new(Vec::new()),
+                warm: Latch::new(),
+                commands,
+            },
+            led: Lock::new(LatencySet::new()),
             life: Epoch::new(Life::Serving as u64),
             counts: Counts::default(),
             short: Latch::new(),

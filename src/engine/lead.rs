@@ -1,0 +1,259 @@
+//! A caller that waits for its reply and leads the completion lane meanwhile: the socket wakes it, and it
+//! reads for all. It decides nothing but the ends of requests; what else it reads it leaves to the
+//! completion thread, which also takes over from a leader that does not move.
+//!
+//! ```text
+//!   sit ─▶ begin ─▶ settle ─▶ spin? ─▶ sleep ─▶ read ─┬─ mine has ended ─▶ leave
+//!    │       │                          ▲             │
+//!    └───────┴─ somebody else sits or   └─────────────┘
+//!               leads: follow
+//! ```
+//!
+//! A thread has one block to read into, made when it first leads; a lane has one seat, made likewise.
+
+use std::cell::RefCell;
+use std::mem::take;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::reading;
+use super::shared::HostShared;
+use crate::base::id::CellId;
+use crate::base::time::Instant;
+use crate::flow::target::Target;
+use crate::flow::transport::{Stirred, Transport};
+use crate::meter::latency::Latency;
+use crate::plan::Idle;
+use crate::sync::baton::{Asked, Released};
+use crate::sync::cell::Notify;
+use crate::sync::lead::Ticket;
+
+/// Leaders that follow each other as closely leave the lane warm: no system call between them.
+const CLOSE: Duration = Duration::from_millis(5);
+
+thread_local! {
+    /// What leaders on this thread read into, and whom they wake.
+    static KIT: RefCell<(Vec<u8>, Vec<Waker>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+/// The lead of one lane. Dropped, it leaves.
+pub struct Leader<'a> {
+    shared: &'a HostShared,
+    target: &'a Arc<Target>,
+    transport: &'a dyn Transport,
+    ticket: Ticket,
+    /// A leader read here a moment ago.
+    close: bool,
+    /// There may be something unread.
+    more: bool,
+    /// Something was read that lies in the connection still.
+    peeked: bool,
+    /// The link is over, or the completion thread is behind: nothing for a leader.
+    over: bool,
+}
+
+impl std::fmt::Debug for Leader<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leader").field("target", &self.target.id).field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+/// What is owed on a lane: what has to keep the completion thread's poller armed.
+fn owed(target: &Target) -> bool {
+    target.in_flight.ops() > 0
+}
+
+/// Sees to it that whoever waits for something of this lane gets it, whatever becomes of a leader. Called
+/// after its slot was entered.
+pub fn expect(target: &Target) {
+    target.lead.expect(|on| watch(target, on));
+}
+
+/// Tells the lane's poller.
+pub fn watch(target: &Target, on: bool) {
+    let lane = target.lane.lock().clone();
+    if let Some(lane) = lane {
+        lane.watch(on);
+    }
+}
+
+impl<'a> Leader<'a> {
+    /// Takes the lead, if nobody has it. The caller's request is in flight and has not ended.
+    pub fn begin(
+        shared: &'a HostShared,
+        target: &'a Arc<Target>,
+        transport: &'a dyn Transport,
+        now: Instant,
+    ) -> Option<Self> {
+        if !target.left.lock().is_empty() {
+            return None;
+        }
+        let alone = || target.in_flight.ops() <= 1;
+        let ticket = target.lead.begin(alone, |on| transport.watch(on))?;
+        let close = now.since(Instant(target.led_read_ns.get())) < CLOSE;
+        let mut leader = Leader { shared, target, transport, ticket, close, more: false, peeked: true, over: false };
+        leader.settle();
+        Some(leader)
+    }
+
+    /// Whether it goes on leading.
+    pub fn leads(&self) -> bool {
+        !self.over && self.target.lead.is_led_by(self.ticket)
+    }
+
+    /// Whether it has to read on before it may sleep.
+    pub fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// Takes out of the connection what was only looked at. Before every sleep.
+    pub fn settle(&mut self) {
+        if !take(&mut self.peeked) {
+            return;
+        }
+        // Whoever has the turn to read does so first.
+        let Some(mut reading) = self.target.reading.try_take() else { return };
+        if let Some(reader) = reading.as_mut()
+            && reader.has_peeked()
+        {
+            // A fault is found by the next read.
+            let _ = with_kit(self.shared, |block, _| reader.discard(block));
+        }
+        self.more |= reading.release() == Released::MoreWork;
+    }
+
+    /// Reads what is there. `ended`: the peer's end was seen.
+    pub fn read(&mut self, now: Instant, ended: bool) {
+        let (shared, target) = (self.shared, self.target);
+        target.lead.renew();
+        self.more = false;
+        loop {
+            let Some(mut reading) = target.reading.try_take() else {
+                match target.reading.ask() {
+                    // The holder looks once more before it lets go.
+                    Asked::Busy => return,
+                    Asked::Free => continue,
+                }
+            };
+            let late = self.close && target.in_flight.ops() <= 1;
+            let released = with_kit(shared, |block, wakes| {
+                if let Some(reader) = reading.as_mut() {
+                    reader.ended |= ended;
+                    let took = |time| shared.led.lock().record(Latency::Request, time);
+                    let read = reading::read(shared, target, reader, block, (now, late), wakes, took);
+                    self.peeked = reader.has_peeked();
+                    self.more = read.more;
+                    if read.bytes > 0 {
+                        target.led_read_ns.raise(now.0);
+                    }
+                    if read.over.is_some() || !read.commands.is_empty() {
+                        self.leave_word(reader.link, read);
+                    }
+                }
+                reading.release()
+            });
+            if released == Released::Clean {
+                return;
+            }
+        }
+    }
+
+    /// Leaves what a leader does not deal with. Called within the turn to read, so it is in order.
+    fn leave_word(&mut self, link: u64, read: reading::Read) {
+        let mut left = self.target.left.lock();
+        // The completion thread has not come since: it shall read itself.
+        self.over |= !left.is_empty() || read.over.is_some();
+        left.link = link;
+        left.commands.extend(read.commands);
+        left.over = left.over.take().or(read.over);
+        drop(left);
+        self.shared.completion.left.lock().push(self.target.clone());
+        self.shared.completion.wake.wake();
+    }
+
+    /// Reads until `until`, without sleeping, or until the request has ended.
+    fn spin(&mut self, id: CellId, until: Instant) {
+        while self.leads() && self.shared.cells.is_live(id) {
+            let now = self.shared.clock.now();
+            if now >= until {
+                return;
+            }
+            self.read(now, false);
+            std::hint::spin_loop();
+        }
+    }
+
+    fn go(&mut self, now: Instant) {
+        let target = self.target;
+        let more = self.more || self.over;
+        let owed = || more || owed(target) || target.paused_for(now).is_some();
+        if owed() || !self.close {
+            self.settle();
+        }
+        let (close, transport) = (self.close, self.transport);
+        let warm = target.lead.leave(self.ticket, close, owed, |on| transport.watch(on));
+        if warm && self.shared.completion.warm.raise() {
+            self.shared.completion.wake.wake();
+        }
+    }
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        self.go(self.shared.clock.now());
+    }
+}
+
+/// Waits for the end of a request as the leader of its lane: until it has ended, or somebody else leads, or
+/// its time is up. The caller waits on in its own way if it has not ended.
+pub fn wait(shared: &HostShared, target: &Arc<Target>, id: CellId, deadline: Instant) {
+    let lane = target.lane.lock().clone();
+    let Some(lane) = lane else { return };
+    let Some(mut seat) = lane.seat() else { return expect(target) };
+    let mut now = shared.clock.now();
+    let Some(mut leader) = Leader::begin(shared, target, &*lane, now) else { return expect(target) };
+    shared.cells.set_notify(id, Notify::Waker(seat.waker.clone()));
+    match shared.plan.idle {
+        Idle::Park => {}
+        Idle::Spin => leader.spin(id, deadline),
+        Idle::SpinThenPark(time) => leader.spin(id, deadline.min(now.after(time))),
+    }
+    while leader.leads() && shared.cells.is_live(id) {
+        now = shared.clock.now();
+        if now >= deadline {
+            break;
+        }
+        if leader.has_more() {
+            leader.read(now, false);
+            continue;
+        }
+        leader.settle();
+        seat.wake.prepare_sleep();
+        if !shared.cells.is_live(id) || leader.has_more() || !seat.wake.sleep_or_abort() {
+            seat.wake.awake();
+            continue;
+        }
+        let stirred = seat.sleep.sleep(deadline.since(now));
+        seat.wake.awake();
+        match stirred {
+            Ok(Stirred::Readable { ended }) => leader.read(shared.clock.now(), ended),
+            Ok(Stirred::Otherwise) => {}
+            Err(_) => break,
+        }
+    }
+}
+
+/// Hands out the thread's block and list. Wakers are the user's code and run when the block is back.
+fn with_kit<R>(shared: &HostShared, use_it: impl FnOnce(&mut [u8], &mut Vec<Waker>) -> R) -> R {
+    let (mut block, mut wakes) = KIT.with_borrow_mut(take);
+    if block.len() < shared.plan.turn.read_block {
+        block.resize(shared.plan.turn.read_block, 0);
+    }
+    let result = use_it(&mut block, &mut wakes);
+    let mut roused = take(&mut wakes);
+    KIT.with_borrow_mut(|kit| kit.0 = block);
+    roused.drain(..).for_each(Waker::wake);
+    KIT.with_borrow_mut(|kit| kit.1 = roused);
+    result
+}
