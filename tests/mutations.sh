@@ -32,6 +32,10 @@ cell_untagged           | loom | cell::a_place_is_one_callers
 gate_overtake           | loom | gate::a_newcomer_does_not_overtake
 gate_lost_release       | loom | gate::a_release_against_one_who_enqueues
 gate_unversioned        | loom | gate::shares_hold_while_permits_move
+lead_left_unarmed       | loom | lead::
+lead_warm_while_owed    | loom | lead::
+lead_unexpected         | loom | lead::
+lead_hushed_blindly     | loom | lead::
 announced_allocated     | prop | codec::
 long_length_unchecked   | prop | codec::
 egress_loses_unbegun    | prop | egress::

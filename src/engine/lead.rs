@@ -38,10 +38,10 @@ thread_local! {
 }
 
 /// The lead of one lane. Dropped, it leaves.
-pub struct Leader<'a> {
-    shared: &'a HostShared,
-    target: &'a Arc<Target>,
-    transport: &'a dyn Transport,
+pub struct Leader {
+    shared: Arc<HostShared>,
+    target: Arc<Target>,
+    lane: Arc<dyn Transport>,
     ticket: Ticket,
     /// A leader read here a moment ago.
     close: bool,
@@ -53,7 +53,7 @@ pub struct Leader<'a> {
     over: bool,
 }
 
-impl std::fmt::Debug for Leader<'_> {
+impl std::fmt::Debug for Leader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Leader").field("target", &self.target.id).field("ticket", &self.ticket).finish_non_exhaustive()
     }
@@ -78,21 +78,25 @@ pub fn watch(target: &Target, on: bool) {
     }
 }
 
-impl<'a> Leader<'a> {
+impl Leader {
     /// Takes the lead, if nobody has it. The caller's request is in flight and has not ended.
-    pub fn begin(
-        shared: &'a HostShared,
-        target: &'a Arc<Target>,
-        transport: &'a dyn Transport,
-        now: Instant,
-    ) -> Option<Self> {
+    pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>, lane: &Arc<dyn Transport>) -> Option<Self> {
         if !target.left.lock().is_empty() {
             return None;
         }
-        let alone = || target.in_flight.ops() <= 1;
-        let ticket = target.lead.begin(alone, |on| transport.watch(on))?;
-        let close = now.since(Instant(target.led_read_ns.get())) < CLOSE;
-        let mut leader = Leader { shared, target, transport, ticket, close, more: false, peeked: true, over: false };
+        let now = shared.clock.now();
+        let alone = || target.in_flight.ops() <= 1 && target.paused_for(now).is_none();
+        let ticket = target.lead.begin(alone, |on| lane.watch(on))?;
+        let mut leader = Leader {
+            shared: shared.clone(),
+            target: target.clone(),
+            lane: lane.clone(),
+            ticket,
+            close: now.since(Instant(target.led_read_ns.get())) < CLOSE,
+            more: false,
+            peeked: true,
+            over: false,
+        };
         leader.settle();
         Some(leader)
     }
@@ -118,14 +122,14 @@ impl<'a> Leader<'a> {
             && reader.has_peeked()
         {
             // A fault is found by the next read.
-            let _ = with_kit(self.shared, |block, _| reader.discard(block));
+            let _ = with_kit(&self.shared, |block, _| reader.discard(block));
         }
         self.more |= reading.release() == Released::MoreWork;
     }
 
     /// Reads what is there. `ended`: the peer's end was seen.
     pub fn read(&mut self, now: Instant, ended: bool) {
-        let (shared, target) = (self.shared, self.target);
+        let (shared, target) = (self.shared.clone(), self.target.clone());
         target.lead.renew();
         self.more = false;
         loop {
@@ -137,11 +141,11 @@ impl<'a> Leader<'a> {
                 }
             };
             let late = self.close && target.in_flight.ops() <= 1;
-            let released = with_kit(shared, |block, wakes| {
+            let released = with_kit(&shared, |block, wakes| {
                 if let Some(reader) = reading.as_mut() {
                     reader.ended |= ended;
                     let took = |time| shared.led.lock().record(Latency::Request, time);
-                    let read = reading::read(shared, target, reader, block, (now, late), wakes, took);
+                    let read = reading::read(&shared, &target, reader, block, (now, late), wakes, took);
                     self.peeked = reader.has_peeked();
                     self.more = read.more;
                     if read.bytes > 0 {
@@ -184,43 +188,42 @@ impl<'a> Leader<'a> {
         }
     }
 
-    fn go(&mut self, now: Instant) {
-        let target = self.target;
+    fn leave(&mut self) {
+        let now = self.shared.clock.now();
+        let (target, lane) = (self.target.clone(), self.lane.clone());
         let more = self.more || self.over;
-        let owed = || more || owed(target) || target.paused_for(now).is_some();
+        let owed = || more || owed(&target) || target.paused_for(now).is_some();
         if owed() || !self.close {
             self.settle();
         }
-        let (close, transport) = (self.close, self.transport);
-        let warm = target.lead.leave(self.ticket, close, owed, |on| transport.watch(on));
+        let warm = target.lead.leave(self.ticket, self.close, owed, |on| lane.watch(on));
         if warm && self.shared.completion.warm.raise() {
             self.shared.completion.wake.wake();
         }
     }
 }
 
-impl Drop for Leader<'_> {
+impl Drop for Leader {
     fn drop(&mut self) {
-        self.go(self.shared.clock.now());
+        self.leave();
     }
 }
 
 /// Waits for the end of a request as the leader of its lane: until it has ended, or somebody else leads, or
 /// its time is up. The caller waits on in its own way if it has not ended.
-pub fn wait(shared: &HostShared, target: &Arc<Target>, id: CellId, deadline: Instant) {
+pub fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, id: CellId, deadline: Instant) {
     let lane = target.lane.lock().clone();
     let Some(lane) = lane else { return };
     let Some(mut seat) = lane.seat() else { return expect(target) };
-    let mut now = shared.clock.now();
-    let Some(mut leader) = Leader::begin(shared, target, &*lane, now) else { return expect(target) };
+    let Some(mut leader) = Leader::begin(shared, target, &lane) else { return expect(target) };
     shared.cells.set_notify(id, Notify::Waker(seat.waker.clone()));
     match shared.plan.idle {
         Idle::Park => {}
         Idle::Spin => leader.spin(id, deadline),
-        Idle::SpinThenPark(time) => leader.spin(id, deadline.min(now.after(time))),
+        Idle::SpinThenPark(time) => leader.spin(id, deadline.min(shared.clock.now().after(time))),
     }
     while leader.leads() && shared.cells.is_live(id) {
-        now = shared.clock.now();
+        let now = shared.clock.now();
         if now >= deadline {
             break;
         }

@@ -257,6 +257,11 @@ impl Lead {
         self.word.load(Ordering::Relaxed) & WARM != 0
     }
 
+    /// How often it was led, for checks; it begins anew at 2^31.
+    pub fn count(&self) -> u32 {
+        ((self.word.load(Ordering::Relaxed) & !ARMED) >> LAST) as u32
+    }
+
     /// Another connection, which its poller watches from the start.
     pub fn attach(&self) {
         // AcqRel: as `begin`.

@@ -9,6 +9,7 @@ mod budget;
 mod gate;
 mod idle;
 mod lanes;
+mod lead;
 mod local;
 mod multicast;
 mod options;
