@@ -45,6 +45,8 @@ wheel_early             | prop | wheel::
 topics_forget_length    | prop | topics::
 publications_drop_uncounted | prop | publications::
 stream_limit_ignored    | prop | stream::
+lead_unjudged           | api  | a_leader_that_is_stuck_holds_up_nobody
+lead_word_lost          | sim  | promises
 client_unheld           | lib  | sessions::
 client_unanswered       | lib  | sessions::
 client_end_unread       | lib  | sessions::

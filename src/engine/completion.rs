@@ -1,6 +1,6 @@
 //! `CompletionEngine`: all decisions of the completion thread. It listens, dials, does every
 //! handshake, pairs the two connections of a link, and alone decides what is up and what is
-//! retired. It reads every completion lane, tells peers the pressure, sends heartbeats, and is the
+//! retired. It reads every completion lane that no caller leads, tells peers the pressure, sends heartbeats, and is the
 //! timekeeper: it ends operations whose time is up, whoever is stuck. It never runs user code, so
 //! all of this works while every shard is stuck.
 //!
@@ -374,7 +374,7 @@ impl CompletionEngine {
             || !self.again.is_empty()
             || self.shared.tick.is_raised() != self.ticker.runs()
             || !self.shared.completion.left.lock().is_empty()
-            || self.shared.completion.warm.is_raised() && !self.leads.come_by()
+            || !self.shared.completion.warm.lock().is_empty()
     }
 
     // ---- connections

@@ -21,8 +21,8 @@ use super::reading;
 use super::shared::HostShared;
 use crate::base::id::CellId;
 use crate::base::time::Instant;
-use crate::flow::target::Target;
-use crate::flow::transport::{Stirred, Transport};
+use crate::flow::target::{Left, Target};
+use crate::flow::transport::Stirred;
 use crate::meter::latency::Latency;
 use crate::plan::Idle;
 use crate::sync::baton::{Asked, Released};
@@ -41,7 +41,6 @@ thread_local! {
 pub struct Leader {
     shared: Arc<HostShared>,
     target: Arc<Target>,
-    lane: Arc<dyn Transport>,
     ticket: Ticket,
     /// A leader read here a moment ago.
     close: bool,
@@ -49,6 +48,8 @@ pub struct Leader {
     more: bool,
     /// Something was read that lies in the connection still.
     peeked: bool,
+    /// The peer's end was seen.
+    ended: bool,
     /// The link is over, or the completion thread is behind: nothing for a leader.
     over: bool,
 }
@@ -70,7 +71,8 @@ pub fn expect(target: &Target) {
     target.lead.expect(|on| watch(target, on));
 }
 
-/// Tells the lane's poller.
+/// Tells the lane's poller: that of the present connection, even if the one who tells it began on another. The
+/// keeper may have turned it off while he led.
 pub fn watch(target: &Target, on: bool) {
     let lane = target.lane.lock().clone();
     if let Some(lane) = lane {
@@ -80,21 +82,21 @@ pub fn watch(target: &Target, on: bool) {
 
 impl Leader {
     /// Takes the lead, if nobody has it. The caller's request is in flight and has not ended.
-    pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>, lane: &Arc<dyn Transport>) -> Option<Self> {
+    pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>) -> Option<Self> {
         if !target.left.lock().is_empty() {
             return None;
         }
         let now = shared.clock.now();
         let alone = || target.in_flight.ops() <= 1 && target.paused_for(now).is_none();
-        let ticket = target.lead.begin(alone, |on| lane.watch(on))?;
+        let ticket = target.lead.begin(alone, |on| watch(target, on))?;
         let mut leader = Leader {
             shared: shared.clone(),
             target: target.clone(),
-            lane: lane.clone(),
             ticket,
             close: now.since(Instant(target.led_read_ns.get())) < CLOSE,
             more: false,
             peeked: true,
+            ended: false,
             over: false,
         };
         leader.settle();
@@ -124,26 +126,38 @@ impl Leader {
             // A fault is found by the next read.
             let _ = with_kit(&self.shared, |block, _| reader.discard(block));
         }
-        self.more |= reading.release() == Released::MoreWork;
+        // Whoever asked for the turn relies on the look that he was promised.
+        if reading.release() == Released::MoreWork {
+            self.read_within(self.shared.clock.now(), false);
+        }
     }
 
     /// Reads what is there. `ended`: the peer's end was seen.
     pub fn read(&mut self, now: Instant, ended: bool) {
+        self.ended |= ended;
+        let late = self.close && self.target.in_flight.ops() <= 1;
+        self.read_within(now, late);
+    }
+
+    /// `late`: see [`Reader::read`](crate::flow::reader::Reader::read).
+    fn read_within(&mut self, now: Instant, late: bool) {
         let (shared, target) = (self.shared.clone(), self.target.clone());
         target.lead.renew();
         self.more = false;
         loop {
             let Some(mut reading) = target.reading.try_take() else {
                 match target.reading.ask() {
-                    // The holder looks once more before it lets go.
-                    Asked::Busy => return,
+                    // The holder looks once more before it lets go; of the end it does not know.
+                    Asked::Busy => {
+                        self.more = self.ended;
+                        return;
+                    }
                     Asked::Free => continue,
                 }
             };
-            let late = self.close && target.in_flight.ops() <= 1;
             let released = with_kit(&shared, |block, wakes| {
                 if let Some(reader) = reading.as_mut() {
-                    reader.ended |= ended;
+                    reader.ended |= self.ended;
                     let took = |time| shared.led.lock().record(Latency::Request, time);
                     let read = reading::read(&shared, &target, reader, block, (now, late), wakes, took);
                     self.peeked = reader.has_peeked();
@@ -168,7 +182,9 @@ impl Leader {
         let mut left = self.target.left.lock();
         // The completion thread has not come since: it shall read itself.
         self.over |= !left.is_empty() || read.over.is_some();
-        left.link = link;
+        if left.link != link {
+            *left = Left { link, ..Left::default() };
+        }
         left.commands.extend(read.commands);
         left.over = left.over.take().or(read.over);
         drop(left);
@@ -190,14 +206,15 @@ impl Leader {
 
     fn leave(&mut self) {
         let now = self.shared.clock.now();
-        let (target, lane) = (self.target.clone(), self.lane.clone());
-        let more = self.more || self.over;
-        let owed = || more || owed(&target) || target.paused_for(now).is_some();
-        if owed() || !self.close {
+        let target = self.target.clone();
+        if self.more || owed(&target) || !self.close {
             self.settle();
         }
-        let warm = target.lead.leave(self.ticket, self.close, owed, |on| lane.watch(on));
-        if warm && self.shared.completion.warm.raise() {
+        let more = self.more || self.over;
+        let owed = || more || owed(&target) || target.paused_for(now).is_some();
+        let warm = target.lead.leave(self.ticket, self.close, owed, |on| watch(&target, on));
+        if warm && target.warmed.raise() {
+            self.shared.completion.warm.lock().push(target);
             self.shared.completion.wake.wake();
         }
     }
@@ -215,7 +232,7 @@ pub fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, id: CellId, deadline
     let lane = target.lane.lock().clone();
     let Some(lane) = lane else { return };
     let Some(mut seat) = lane.seat() else { return expect(target) };
-    let Some(mut leader) = Leader::begin(shared, target, &lane) else { return expect(target) };
+    let Some(mut leader) = Leader::begin(shared, target) else { return expect(target) };
     shared.cells.set_notify(id, Notify::Waker(seat.waker.clone()));
     match shared.plan.idle {
         Idle::Park => {}

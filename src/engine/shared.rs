@@ -189,8 +189,8 @@ pub struct CompletionPort {
     pub inbox: CellList,
     /// Links of which a leader has left something to be dealt with.
     pub left: Lock<Vec<Arc<Target>>>,
-    /// Lanes are warm: it comes by after a while.
-    pub warm: Latch,
+    /// Lanes that were left warm: it comes by after a while.
+    pub warm: Lock<Vec<Arc<Target>>>,
     commands: Sender<CompletionCommand>,
 }
 
@@ -449,7 +449,7 @@ impl HostShared {
                 wake: completion_wake,
                 inbox: CellList::inbox(),
                 left: Lock::new(Vec::new()),
-                warm: Latch::new(),
+                warm: Lock::new(Vec::new()),
                 commands,
             },
             led: Lock::new(LatencySet::new()),

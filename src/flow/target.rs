@@ -280,6 +280,8 @@ pub struct Target {
     pub lane: Lock<Option<Arc<dyn Transport>>>,
     /// What leaders read that is the completion thread's to deal with.
     pub left: Lock<Left>,
+    /// The completion thread knows that it was left warm, and comes by.
+    pub warmed: Latch,
     /// When a leader last read a byte, in nanoseconds.
     pub led_read_ns: Gauge,
     /// How many milliseconds the peer's link clock is ahead of ours, modulo 2^32.
@@ -344,6 +346,7 @@ impl Target {
             lead: Lead::new(),
             lane: Lock::new(None),
             left: Lock::new(Left::default()),
+            warmed: Latch::new(),
             led_read_ns: Gauge::default(),
             clock_ahead_ms: Gauge::default(),
             parked: Latch::new(),

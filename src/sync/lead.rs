@@ -241,7 +241,7 @@ impl Lead {
         self.is_led_by(ticket) && self.lease.load(Ordering::Relaxed) == lease
     }
 
-    /// How far leaders have moved: for a keeper that cools a lane which nobody has led for a while.
+    /// How far leaders have moved; changes with every read of one: for a keeper that cools a lane which nobody has led for a while.
     pub fn lease(&self) -> u32 {
         self.lease.load(Ordering::Relaxed)
     }

@@ -204,7 +204,7 @@ fn of_two_who_wait_both_get_their_reply() {
 /// A caller leaves, warm if nothing is owed, while another asks who will not read himself.
 #[test]
 fn who_asks_as_the_leader_leaves_gets_his_reply() {
-    model(|| {
+    model_within(1, || {
         let lane = Lane::new();
         let keeper = start(&lane, Lane::keep);
         let other = start(&lane, |lane| {

@@ -501,8 +501,7 @@ impl World {
             return;
         }
         let target = &owed[self.rng.below(owed.len() as u64) as usize];
-        let Some(lane) = target.lane.lock().clone() else { return };
-        let leader = Leader::begin(&node.shared, target, &lane);
+        let leader = Leader::begin(&node.shared, target);
         self.coverage.see("somebody else leads", leader.is_none());
         if leader.is_none() {
             return lead::expect(target);

@@ -2,13 +2,14 @@
 //! looks after the leader once, a grace later. A lane that was left warm is taken back when no other leader
 //! came for a while.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::CompletionEngine;
 use crate::base::id::TargetId;
 use crate::base::time::Instant;
 use crate::engine::lead;
-use crate::flow::target::Left;
+use crate::flow::target::{Left, Target};
 use crate::sync::lead::{Seen, Ticket};
 
 /// How long a leader may leave something unread.
@@ -25,20 +26,14 @@ struct Grace {
     until: Instant,
 }
 
-/// Bounded: one grace per lane.
+/// Bounded: a lane is in either once.
 #[derive(Default)]
 pub(super) struct Leads {
     graces: Vec<Grace>,
-    /// Lanes that were led lately, and how far their leaders had come; and when they are looked at again.
-    warm: Vec<(TargetId, u32)>,
-    cool_at: Option<Instant>,
-}
-
-impl Leads {
-    /// Whether this thread comes by at warm lanes by itself.
-    pub(super) fn come_by(&self) -> bool {
-        self.cool_at.is_some()
-    }
+    /// Lanes that were left warm, and how far their leaders had come at the last look.
+    warm: Vec<(Arc<Target>, u32)>,
+    /// The next look.
+    cool_at: Instant,
 }
 
 impl CompletionEngine {
@@ -78,6 +73,9 @@ impl CompletionEngine {
     /// The grace of a leader is over.
     fn judge(&mut self, grace: &Grace) {
         let Some(target) = self.ups.get(&grace.id).map(|up| up.target.clone()) else { return };
+        if cfg!(afflux_mutation = "lead_unjudged") {
+            return;
+        }
         if target.lead.is_still(grace.ticket, grace.lease) && self.read_lane(grace.id) {
             target.lead.revoke(grace.ticket, |on| lead::watch(&target, on));
         }
@@ -86,48 +84,37 @@ impl CompletionEngine {
         }
     }
 
-    /// Takes lanes back that nobody has led since the last look. It goes on while there are others.
+    /// Takes lanes back that nobody has led since the last look.
     fn cool(&mut self, now: Instant) -> Instant {
-        match self.leads.cool_at {
-            None if !self.shared.completion.warm.is_raised() => return Instant::NEVER,
-            Some(at) if at > now => return at,
-            _ => {}
+        let came = std::mem::take(&mut *self.shared.completion.warm.lock());
+        if self.leads.warm.is_empty() && !came.is_empty() {
+            self.leads.cool_at = now.after(COOL);
         }
-        let before = std::mem::take(&mut self.leads.warm);
-        for (id, lease) in &before {
-            if let Some(target) = self.ups.get(id).map(|up| up.target.clone())
-                && target.lead.lease() == *lease
-                && target.lead.cool(|on| lead::watch(&target, on))
-            {
-                self.read_lane(*id);
-            }
-        }
-        self.leads.warm = self.led(&before);
+        let first = came.into_iter().map(|target| {
+            let lease = target.lead.lease();
+            (target, lease)
+        });
+        self.leads.warm.extend(first);
         if self.leads.warm.is_empty() {
-            // Lowered before the last look: who leaves a lane warm from here on raises it again.
-            self.shared.completion.warm.lower();
-            self.leads.warm = self.led(&before);
-        }
-        if self.leads.warm.is_empty() {
-            self.leads.cool_at = None;
             return Instant::NEVER;
         }
-        self.shared.completion.warm.raise();
-        let at = now.after(COOL);
-        self.leads.cool_at = Some(at);
-        at
-    }
-
-    /// Lanes that are warm or whose leaders have moved since the last look, and how far those are now.
-    fn led(&self, before: &[(TargetId, u32)]) -> Vec<(TargetId, u32)> {
-        let mut led = Vec::new();
-        for up in self.ups.values() {
-            let (lead, now) = (&up.target.lead, (up.target.id, up.target.lead.lease()));
-            if lead.is_warm() || lead.is_led() && !before.contains(&now) {
-                led.push(now);
+        if now < self.leads.cool_at {
+            return self.leads.cool_at;
+        }
+        for (target, lease) in std::mem::take(&mut self.leads.warm) {
+            let moved = target.lead.lease();
+            if moved != lease {
+                self.leads.warm.push((target, moved));
+                continue;
+            }
+            // Lowered before the look: who leaves it warm from here on tells so again.
+            target.warmed.lower();
+            if target.lead.cool(|on| lead::watch(&target, on)) {
+                self.read_lane(target.id);
             }
         }
-        led
+        self.leads.cool_at = now.after(COOL);
+        if self.leads.warm.is_empty() { Instant::NEVER } else { self.leads.cool_at }
     }
 
     /// What leaders have left.
@@ -142,7 +129,7 @@ impl CompletionEngine {
 
     /// What leaders have left of one lane, in the order in which it came.
     pub(super) fn take_left(&mut self, id: TargetId, link: u64, left: Left, now: Instant) {
-        if left.link != link {
+        if left.link != link || cfg!(afflux_mutation = "lead_word_lost") {
             return;
         }
         let mut over = left.over;
