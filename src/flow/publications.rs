@@ -204,13 +204,15 @@ impl Publications {
                     && let Some(bytes) = queue.waiting.take(&mut queue.chunks, |head, _| head.charge)
                 {
                     queue.waiting_bytes -= bytes;
-                    if cfg!(not(afflux_mutation = "publications_drop_uncounted")) {
+                    if !cfg!(afflux_mutation = "publications_drop_uncounted") {
                         oldest.add(bytes);
                     }
                 }
             }
             SlowSubscriber::DropNewest | SlowSubscriber::Disconnect(_) => {
-                if !first && queue.outstanding() + charge > self.mark {
+                if (!first || cfg!(afflux_mutation = "first_publication_dropped"))
+                    && queue.outstanding() + charge > self.mark
+                {
                     let since = *queue.stuck_since.get_or_insert(now);
                     let stalled = matches!(self.slow, SlowSubscriber::Disconnect(t) if now.since(since) >= t);
                     return Pushed::Dropped { stalled };

@@ -262,9 +262,10 @@ impl Lead {
         ((self.word.load(Ordering::Relaxed) & !ARMED) >> LAST) as u32
     }
 
-    /// Another connection, which its poller watches from the start.
+    /// Another connection, which its poller watches from the start, and which nobody leads: who led the one
+    /// before sleeps on that.
     pub fn attach(&self) {
-        // AcqRel: as `begin`.
-        self.word.fetch_or(ARMED, Ordering::AcqRel);
+        let mut word = self.word.load(Ordering::Relaxed);
+        while !self.free(&mut word, &|_| ()) {}
     }
 }

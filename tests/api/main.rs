@@ -6,11 +6,14 @@ mod support;
 
 mod basics;
 mod budget;
+mod closing;
 mod gate;
+mod hostile;
 mod idle;
 mod lanes;
 mod lead;
 mod local;
+mod marks;
 mod multicast;
 mod options;
 mod order;
