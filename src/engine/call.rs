@@ -385,8 +385,8 @@ impl<K: Terminal> Pending<K> {
     }
 
     fn sleep(mut self) -> Result<K::Ok, K::Err> {
-        if let (Some(id), Some(target)) = (self.cell, &self.target)
-            && matches!(K::KIND, Kind::Request)
+        let asked = self.target.clone().filter(|_| matches!(K::KIND, Kind::Request));
+        if let (Some(id), Some(target)) = (self.cell, &asked)
             && self.shared.cells.state(id) == Some(CellState::Claimed)
         {
             lead::wait(&self.shared, target, id, self.deadline);
@@ -394,6 +394,8 @@ impl<K: Terminal> Pending<K> {
                 self.shared.cells.set_notify(id, Notify::Waker(parker::thread_waker()));
             }
         }
+        let _follows =
+            asked.as_ref().filter(|_| self.cell.is_some_and(|id| self.shared.cells.is_live(id))).map(lead::follow);
         loop {
             if let Some(end) = self.try_take() {
                 return end;

@@ -192,16 +192,17 @@ impl Leader {
         self.shared.completion.wake.wake();
     }
 
-    /// Reads until `until`, without sleeping, or until the request has ended.
-    fn spin(&mut self, id: CellId, until: Instant) {
+    /// Reads until `until`, without sleeping, or until the request has ended. False: in vain.
+    fn spin(&mut self, id: CellId, until: Instant) -> bool {
         while self.leads() && self.shared.cells.is_live(id) {
             let now = self.shared.clock.now();
             if now >= until {
-                return;
+                return false;
             }
             self.read(now, false);
             std::hint::spin_loop();
         }
+        true
     }
 
     fn leave(&mut self) {
@@ -226,18 +227,45 @@ impl Drop for Leader {
     }
 }
 
+/// A thread that waits without leading, for as long as this lives.
+#[derive(Debug)]
+pub struct Follower<'a>(&'a Target);
+
+/// Says that the caller waits for something of this lane and does not lead it.
+pub fn follow(target: &Arc<Target>) -> Follower<'_> {
+    target.followers.add(1);
+    Follower(target)
+}
+
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        self.0.followers.sub(1);
+    }
+}
+
 /// Waits for the end of a request as the leader of its lane: until it has ended, or somebody else leads, or
 /// its time is up. The caller waits on in its own way if it has not ended.
 pub fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, id: CellId, deadline: Instant) {
     let lane = target.lane.lock().clone();
     let Some(lane) = lane else { return };
+    // Threads that take the lead in turn would have the completion thread's poller armed between one and the next,
+    // and it woken beside each: one thread that reads for all of them is quicker.
+    if target.followers.get() > 0 {
+        return expect(target);
+    }
     let Some(mut seat) = lane.seat() else { return expect(target) };
     let Some(mut leader) = Leader::begin(shared, target) else { return expect(target) };
     shared.cells.set_notify(id, Notify::Waker(seat.waker.clone()));
     match shared.plan.idle {
         Idle::Park => {}
-        Idle::Spin => leader.spin(id, deadline),
-        Idle::SpinThenPark(time) => leader.spin(id, deadline.min(shared.clock.now().after(time))),
+        Idle::Spin => {
+            leader.spin(id, deadline);
+        }
+        Idle::SpinThenPark(time) if target.spins.is_worth_it() => {
+            let paid = leader.spin(id, deadline.min(shared.clock.now().after(time)));
+            target.spins.note(paid);
+        }
+        Idle::SpinThenPark(_) => {}
     }
     while leader.leads() && shared.cells.is_live(id) {
         let now = shared.clock.now();

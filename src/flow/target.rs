@@ -34,7 +34,7 @@ use crate::sync::lead::Lead;
 use crate::sync::lock::Lock;
 use crate::sync::mark::Mark;
 use crate::sync::room::Room;
-use crate::sync::word::{Epoch, Gauge, Latch};
+use crate::sync::word::{Epoch, Gauge, Latch, Luck};
 use crate::wire::command::Command;
 
 /// The write half of a lane: the socket and what it still has to take. Lives inside a baton.
@@ -305,6 +305,10 @@ pub struct Target {
     pub lane: Lock<Option<Arc<dyn Transport>>>,
     /// What leaders read that is the completion thread's to deal with.
     pub left: Lock<Left>,
+    /// Whether a leader's reply tends to come before it would have fallen asleep.
+    pub spins: Luck,
+    /// Threads that wait for a reply and do not lead.
+    pub followers: Gauge,
     /// The completion thread knows that it was left warm, and comes by.
     pub warmed: Latch,
     /// When a leader last read a byte, in nanoseconds.
@@ -379,6 +383,8 @@ impl Target {
             lead: Lead::new(),
             lane: Lock::new(None),
             left: Lock::new(Left::default()),
+            spins: Luck::default(),
+            followers: Gauge::default(),
             warmed: Latch::new(),
             led_read_ns: Gauge::default(),
             clock_ahead_ms: Gauge::default(),

@@ -481,7 +481,7 @@ impl World {
             true => Started::Request(caller.channel.request("ask", payload).timeout(timeout).submit()),
             false => Started::Send(caller.channel.send("tell", payload).timeout(timeout).submit()),
         };
-        let leads = request && r.below(100) < swarm.lead_percent;
+        let leads = request && swarm.lead_percent > 0 && r.below(100) < swarm.lead_percent;
         self.started.insert(op, (at, started));
         if leads {
             self.lead(at, now);
