@@ -1319,7 +1319,7 @@ impl CompletionEngine {
         }
         let lead = self.see_to_leads(now);
         more |= !self.again.is_empty();
-        if !(more && cfg!(afflux_mutation = "expiry_starves")) {
+        if !(cfg!(afflux_mutation = "expiry_starves") && self.ups.values().any(|up| up.heard_at >= now)) {
             self.expire(now);
         }
         let mut next = self.shared.cells.next_deadline();

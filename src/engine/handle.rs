@@ -328,8 +328,10 @@ impl Handle {
                     }
                 });
                 let Some(record) = refused else { return Begun::Accepted };
-                #[cfg(afflux_mutation = "ring_full_refuses")]
-                if target.mark.bytes() + record.charge() <= target.mark.limit() && target.mark.waiters() == 1 {
+                if cfg!(afflux_mutation = "ring_full_refuses")
+                    && target.mark.bytes() + record.charge() <= target.mark.limit()
+                    && target.mark.waiters() == 1
+                {
                     target.mark.forget_waiter();
                     return Begun::Failed(Error::new(ErrorKind::DeadlineExceeded, Detail::NoRoom), record.payload);
                 }
