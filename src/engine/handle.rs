@@ -586,7 +586,7 @@ mod tests {
     use crate::base::id::TargetId;
     use crate::base::time::Clock;
     use crate::engine::shared::TAG_REPLY;
-    use crate::flow::target::{Dialect, TargetSpec};
+    use crate::flow::target::{Dialect, Serves, TargetSpec};
     use crate::pattern::route::{Channel, Member};
     use crate::plan::HostPlan;
     use crate::sync::wake::WakeCell;
@@ -618,6 +618,7 @@ mod tests {
             owner: ShardId(0),
             dialled: true,
             dialect: Dialect::Native,
+            serves: Serves::Node,
             label: "peer".into(),
             send_mark: 1 << 20,
             waiting_ops: 16,

@@ -37,7 +37,7 @@ use crate::flow::egress::Unbegun;
 use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
 use crate::flow::link_clock::clock_ms;
 use crate::flow::origin::{Admit, Claimed, Origin};
-use crate::flow::target::{Dialect, Flushed, Post, Target, Writer};
+use crate::flow::target::{Dialect, Flushed, Post, Serves, Target, Writer};
 use crate::flow::transport::Transport;
 use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
@@ -207,8 +207,10 @@ struct JobTerms {
 pub struct ShardEngine {
     core: Core,
     seats: Vec<Box<dyn Seat>>,
-    /// Channel names in the order announced, for stock peers' routes.
+    /// Names of channels, then of what is served to clients, in the order announced: a name's place is its seat.
     names: Vec<Arc<str>>,
+    /// How many of them are channels.
+    channels: usize,
     node_seat: Option<u16>,
     commands: Receiver<ShardCommand>,
     /// What found the completion thread's mailbox full.
@@ -274,7 +276,8 @@ impl ShardEngine {
         let mut engine = ShardEngine {
             core: Core::new(shared, shard),
             seats,
-            names: plan.channels.iter().map(|(name, _)| name.clone()).collect(),
+            names: plan.channels.iter().chain(&plan.servers).map(|(name, _)| name.clone()).collect(),
+            channels: plan.channels.len(),
             node_seat,
             commands: receiver.commands,
             untold: Untold::default(),
@@ -1312,19 +1315,13 @@ impl ShardEngine {
                 target.discarded.add(1);
                 None
             }
-            (_, Dialect::Native | Dialect::Local) if record.channel == ChannelId::NODE.0 => {
-                self.node_seat.or_else(|| {
-                    self.no_handler(target, link, record, "this node has no handler of its own");
+            (_, Dialect::Native | Dialect::Local) => match self.seat_of(target.serves, record.channel) {
+                Ok(seat) => Some(seat),
+                Err(why) => {
+                    self.no_handler(target, link, record, why);
                     None
-                })
-            }
-            (_, Dialect::Native | Dialect::Local) if (record.channel as usize) < self.names.len() => {
-                Some(record.channel)
-            }
-            (_, Dialect::Native | Dialect::Local) => {
-                self.no_handler(target, link, record, "unknown channel number");
-                None
-            }
+                }
+            },
             // The seat of its socket.
             (_, Dialect::Stream) => Some(record.channel),
             (_, Dialect::Publisher(seat)) => Some(seat),
@@ -1365,6 +1362,19 @@ impl ShardEngine {
                     self.give_back(1);
                 }
             }
+        }
+    }
+
+    /// Which seat a native peer means by the number of a channel.
+    fn seat_of(&self, serves: Serves, channel: u16) -> Result<u16, &'static str> {
+        let (own, clients) = (self.channels as u16, (self.names.len() - self.channels) as u16);
+        match serves {
+            Serves::Node if channel == ChannelId::NODE.0 => self.node_seat.ok_or("this node has no handler of its own"),
+            Serves::Node if channel < own => Ok(channel),
+            Serves::Client if channel < clients => Ok(own + channel),
+            Serves::Client if channel == ChannelId::NODE.0 => Err("a client calls what is served to clients"),
+            Serves::Node | Serves::Client => Err("unknown channel number"),
+            Serves::Nothing => Err("this host is a client here: only it starts"),
         }
     }
 

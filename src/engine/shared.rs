@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -15,7 +16,7 @@ use crate::base::error::{Detail, Error, ErrorKind, Stage};
 use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
 use crate::base::time::{Clock, Instant};
-use crate::flow::target::{Dialect, Target, TargetSpec};
+use crate::flow::target::{Dialect, Serves, Target, TargetSpec};
 use crate::meter::latency::LatencySet;
 use crate::pattern::route::{Address, Routes};
 use crate::plan::HostPlan;
@@ -495,6 +496,26 @@ impl HostShared {
         }
     }
 
+    /// The address of the servers of one of this host's roles as a client; `NotConfigured` if it has no such role.
+    pub fn server(&self, name: &str) -> Result<Address, Error> {
+        match self.plan.client(name) {
+            Some(client) => Ok(Address::Server(client.name.clone())),
+            None => {
+                let error = Error::new(ErrorKind::NotConfigured, Detail::None).with(|n| n.target = Some(name.into()));
+                Err(error.with_text("this host is no client of it: client_of() makes it one"))
+            }
+        }
+    }
+
+    /// Ceiling of a send to `address`: that of the socket it goes out by.
+    pub fn send_ceiling(&self, address: &Address) -> Duration {
+        let client = match address {
+            Address::Server(name) => self.plan.client(name),
+            _ => None,
+        };
+        client.map_or(self.plan.send_timeout, |client| client.send_timeout)
+    }
+
     /// The port of `shard`.
     pub fn port(&self, shard: ShardId) -> &ShardPort {
         &self.shards[shard.index()]
@@ -815,6 +836,7 @@ fn local(plan: &HostPlan, shard: ShardId) -> Target {
         owner: shard,
         dialled: false,
         dialect: Dialect::Local,
+        serves: Serves::Node,
         label: plan.name.clone(),
         send_mark: plan.send_mark,
         waiting_ops: plan.room.per_target_ops,

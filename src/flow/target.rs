@@ -36,6 +36,7 @@ use crate::sync::mark::Mark;
 use crate::sync::room::Room;
 use crate::sync::word::{Epoch, Gauge, Latch, Luck};
 use crate::wire::command::Command;
+use crate::wire::ready::Metadata;
 
 /// The write half of a lane: the socket and what it still has to take. Lives inside a baton.
 pub struct Writer<R> {
@@ -250,6 +251,18 @@ pub enum Dialect {
     Local,
 }
 
+/// What this host does for the peer of a native link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Serves {
+    /// It is a node: it may call our channels and ourselves, and we it.
+    #[default]
+    Node,
+    /// It is a client: it calls what we serve to clients, and we only answer.
+    Client,
+    /// It is a server of ours: we call, and it only answers.
+    Nothing,
+}
+
 /// What is fixed when a target is made.
 #[derive(Debug)]
 pub struct TargetSpec {
@@ -261,6 +274,8 @@ pub struct TargetSpec {
     pub dialled: bool,
     /// How it talks.
     pub dialect: Dialect,
+    /// What we do for it.
+    pub serves: Serves,
     /// What to call it until it has told its name.
     pub label: Arc<str>,
     /// The send mark in bytes; 0 = unlimited.
@@ -288,7 +303,10 @@ pub struct Target {
     pub dialled: bool,
     /// How it talks.
     pub dialect: Dialect,
+    /// What we do for it.
+    pub serves: Serves,
     label: Lock<Arc<str>>,
+    metadata: Lock<Metadata>,
     /// The send mark: who may add to the queue.
     pub mark: Mark,
     /// Operations that wait for room here.
@@ -374,7 +392,9 @@ impl Target {
             owner: spec.owner,
             dialled: spec.dialled,
             dialect: spec.dialect,
+            serves: spec.serves,
             label: Lock::new(spec.label),
+            metadata: Lock::default(),
             mark: Mark::new(spec.send_mark),
             waiting: Room::new(spec.waiting_ops, spec.waiting_bytes),
             in_flight: Room::new(spec.requests, u64::MAX),
@@ -438,6 +458,16 @@ impl Target {
     /// The peer told its name.
     pub fn set_label(&self, label: Arc<str>) {
         *self.label.lock() = label;
+    }
+
+    /// The application's own properties that the peer told with its last connection.
+    pub fn metadata(&self) -> Metadata {
+        self.metadata.lock().clone()
+    }
+
+    /// The peer told its properties.
+    pub fn set_metadata(&self, metadata: Metadata) {
+        *self.metadata.lock() = metadata;
     }
 
     /// The peer told us to pause or to go on. True: senders wait here and may be admitted now, so

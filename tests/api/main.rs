@@ -6,6 +6,7 @@ mod support;
 
 mod basics;
 mod budget;
+mod ceilings;
 mod closing;
 mod gate;
 mod hostile;
@@ -20,5 +21,6 @@ mod order;
 mod pubsub;
 mod rivals;
 mod room;
+mod server;
 mod stream;
 mod stuck;
