@@ -1,6 +1,6 @@
 //! `CompletionEngine`: all decisions of the completion thread. It listens, dials, does every
 //! handshake, pairs the two connections of a link, and alone decides what is up and what is
-//! retired. It reads every completion lane, tells peers the pressure, sends heartbeats, and is the
+//! retired. It reads every completion lane that no caller leads, tells peers the pressure, sends heartbeats, and is the
 //! timekeeper: it ends operations whose time is up, whoever is stuck. It never runs user code, so
 //! all of this works while every shard is stuck.
 //!
@@ -24,8 +24,10 @@ use crossbeam_channel::Receiver;
 use super::answer;
 use super::command::{Attach, CompletionCommand, LateCommands, ShardCommand};
 use super::lanes;
+use super::lead;
 use super::publish::Publishing;
-use super::shared::{HostShared, Life, Outcome, TAG_FINDING, TAG_REPLY, TAG_REQUEST, error_record, tag_target};
+use super::reading::{self, Read};
+use super::shared::{HostShared, Life, Outcome, TAG_FINDING, TAG_REPLY, TAG_REQUEST, tag_target};
 use crate::base::error::{Detail, ErrorKind, Stage};
 use crate::base::id::{CellId, ChannelId, LinkId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane};
@@ -35,24 +37,25 @@ use crate::flow::backoff::Backoff;
 use crate::flow::link_clock::{LinkClock, clock_ms};
 use crate::flow::liveness::{Action, Liveness, Peer};
 use crate::flow::pressure::{Heard, Hearing, Tell, Told};
-use crate::flow::reader::{ReadEnd, Reader};
+use crate::flow::reader::Reader;
 use crate::flow::target::{Dialect, Post, Serves, Target, TargetSpec};
 use crate::flow::transport::Transport;
 use crate::flow::wheel::{TimerKey, TimerWheel};
 use crate::meter::latency::{Latency, LatencySet};
 use crate::pattern::route::{Found, Member, Rotation, Routes};
 use crate::plan::{Credentials, Endpoint, SHARDS_MAX};
+use crate::sync::baton::{Asked, Released};
 use crate::sync::cell::CellState;
 use crate::wire::command::{self, Command, Context, FlowState};
-use crate::wire::decode::{Decoder, Item, Mode};
+use crate::wire::decode::{Decoder, Mode};
 use crate::wire::greeting::{Handshake, Security, Side};
 use crate::wire::ready::{Hello, Metadata, NativeHello, PeerHello, Place, Role};
 use crate::wire::socket::SocketType;
-use crate::wire::stock::Malformed;
 
 mod census;
 mod clients;
 mod directory;
+mod leads;
 mod rivals;
 mod servers;
 mod stock;
@@ -60,6 +63,7 @@ mod subscriptions;
 mod ticker;
 use census::Census;
 use directory::Directory;
+use leads::Leads;
 use rivals::Contest;
 use servers::ServerDial;
 use subscriptions::Listening;
@@ -97,6 +101,8 @@ pub enum CompletionAction {
     },
     /// This connection is a completion lane from now on.
     Completion {
+        /// Its key.
+        conn: ConnKey,
         /// The connection.
         transport: Arc<dyn Transport>,
     },
@@ -249,6 +255,7 @@ pub struct CompletionEngine {
     /// Links whose node is known under another instance, until it is clear which of them lives.
     contests: Vec<Contest>,
     ticker: Ticker,
+    leads: Leads,
     census: Census,
     directory: Directory,
     /// The routes that were published are not what is known now.
@@ -305,6 +312,7 @@ impl CompletionEngine {
             next_link: 1,
             contests: Vec::new(),
             ticker: Ticker::default(),
+            leads: Leads::default(),
             census: Census::new(&plan),
             directory: Directory::new(&plan.channels),
             routes_stale: false,
@@ -410,6 +418,8 @@ impl CompletionEngine {
             || (self.routes_stale && !self.routes_pause)
             || !self.again.is_empty()
             || self.shared.tick.is_raised() != self.ticker.runs()
+            || !self.shared.completion.left.lock().is_empty()
+            || !self.shared.completion.warm.lock().is_empty()
     }
 
     // ---- connections
@@ -594,7 +604,7 @@ impl CompletionEngine {
                     lanes::drive_completion(&self.shared, &up.target);
                 }
                 if readable {
-                    self.read_lane(target);
+                    self.lane_readable(target);
                 }
             }
         }
@@ -807,7 +817,9 @@ impl CompletionEngine {
         let decoder = Decoder::new(Mode::NativeCompletion, self.shared.plan.max_message);
         let reader = Reader::new(comp_transport.clone(), decoder, comp_carry, link);
         self.set_reader(&target, Some(reader));
-        self.actions.push_back(CompletionAction::Completion { transport: comp_transport.clone() });
+        target.lead.attach();
+        *target.lane.lock() = Some(comp_transport.clone());
+        self.actions.push_back(CompletionAction::Completion { conn: completion, transport: comp_transport.clone() });
         lanes::post(&self.shared, &target, Post::Attach { link, transport: comp_transport });
         let channels = self.hear_channels(&target, &native.node, &native.channels);
         self.ups.insert(
@@ -911,7 +923,8 @@ impl CompletionEngine {
                 let _ = held.release();
                 return;
             }
-            std::hint::spin_loop();
+            // A leader may have been interrupted there.
+            std::thread::yield_now();
         }
     }
 
@@ -935,6 +948,7 @@ impl CompletionEngine {
             transport.shutdown();
             self.actions.push_back(CompletionAction::Unwatch { transport });
         }
+        *target.lane.lock() = None;
         self.set_reader(&target, None);
         lanes::post(&self.shared, &target, Post::Retire { link });
         let forget = up.dial.is_none();
@@ -1118,80 +1132,60 @@ impl CompletionEngine {
 
     // ---- reading
 
-    fn read_lane(&mut self, id: TargetId) {
-        let Some(up) = self.ups.get(&id) else { return };
+    /// True: something came.
+    fn read_lane(&mut self, id: TargetId) -> bool {
+        let Some(up) = self.ups.get(&id) else { return false };
         let (target, link, ended) = (up.target.clone(), up.link, up.ended);
         if cfg!(afflux_mutation = "lane_gated") {
             // Until everything that is to be written to anybody is.
             let dialling = self.conns.iter().flatten().any(|c| matches!(c.state, State::Connecting(_)));
             if dialling || target.mark.waiters() > 0 || target.replies.bytes() > 0 {
-                return;
+                return false;
             }
         }
         let Some(mut reading) = target.reading.try_take() else {
             // Whoever reads now looks once more before letting go.
-            if target.reading.ask() == crate::sync::baton::Asked::Free {
+            if target.reading.ask() == Asked::Free {
                 self.again.push(id);
             }
-            return;
+            return false;
         };
-        let mut block = std::mem::take(&mut self.block);
-        let budget = self.shared.plan.turn.read_bytes_per_link;
         let now = self.shared.clock.now();
-        let mut bytes = 0;
-        let mut wrong = None;
-        let mut commands = Vec::new();
-        let mut wakes = std::mem::take(&mut self.wakes);
+        let mut read = Read::default();
         if let Some(reader) = reading.as_mut() {
-            reader.ended = ended;
+            reader.ended |= ended;
+            let (shared, latencies) = (&self.shared, &mut self.latencies);
+            let took = |time| latencies.record(Latency::Request, time);
+            read = reading::read(shared, &target, reader, &mut self.block, (now, false), &mut self.wakes, took);
         }
-        let end = match reading.as_mut() {
-            Some(reader) => reader.read(&mut block, budget, &mut bytes, |item| match item {
-                Item::Record(record) => {
-                    if let Some(took) = answer::take_reply(&self.shared, &target, record, now, &mut wakes) {
-                        self.latencies.record(Latency::Request, took);
-                    }
-                }
-                Item::Command(command) => commands.push(command),
-                // A stock peer's answer of the wrong shape: whoever asked has no better one to wait for.
-                Item::Malformed(Malformed { correlation, reason, .. }) => {
-                    self.shared.counts.malformed.add(1);
-                    if let Some(id) = correlation {
-                        let error = error_record(id, None, ErrorKind::Protocol, 0, reason);
-                        answer::take_reply(&self.shared, &target, error, now, &mut wakes);
-                    }
-                }
-                Item::Publication(_) => wrong = Some("not a reply"),
-                Item::Discarded => {}
-            }),
-            None => Ok(false),
-        };
-        self.block = block;
-        wakes.drain(..).for_each(Waker::wake);
-        self.wakes = wakes;
-        if reading.release() == crate::sync::baton::Released::MoreWork {
+        let left = std::mem::take(&mut *target.left.lock());
+        if reading.release() == Released::MoreWork {
             self.again.push(id);
         }
-        if bytes > 0
+        let mut wakes = std::mem::take(&mut self.wakes);
+        wakes.drain(..).for_each(Waker::wake);
+        self.wakes = wakes;
+        let came = read.bytes > 0;
+        if came
             && !(cfg!(afflux_mutation = "paused_counts_silent") && target.mark.is_blocked())
             && let Some(up) = self.ups.get_mut(&id)
         {
             up.liveness.on_bytes(Lane::Completion, now);
             up.heard_at = now;
         }
-        for command in commands {
+        self.take_left(id, link, left, now);
+        for command in read.commands {
             if let Some(why) = self.heard(id, command, now) {
-                return self.retire(id, link, &why);
+                read.over.get_or_insert(why);
+                break;
             }
         }
-        match (end, wrong) {
-            (_, Some(why)) => self.retire(id, link, why),
-            (Ok(true), None) => self.again.push(id),
-            (Ok(false), None) => {}
-            (Err(ReadEnd::Closed), None) => self.retire(id, link, "the peer closed the completion lane"),
-            (Err(ReadEnd::Broken(e)), None) => self.retire(id, link, &e.to_string()),
-            (Err(ReadEnd::Protocol(e)), None) => self.retire(id, link, &e.to_string()),
+        match read.over {
+            Some(why) => self.retire(id, link, &why),
+            None if read.more => self.again.push(id),
+            None => {}
         }
+        came
     }
 
     /// A command on a completion lane. `Some`: the link has to end.
@@ -1282,6 +1276,9 @@ impl CompletionEngine {
         let Some(up) = self.ups.get_mut(&id).filter(|up| up.link == link) else { return };
         let target = up.target.clone();
         up.liveness.on_bytes(Lane::Application, Instant(target.last_read_ns.get()));
+        up.liveness.on_bytes(Lane::Completion, Instant(target.led_read_ns.get()));
+        // Whoever leads and is stuck does not keep signs of life from being seen.
+        lead::expect(&target);
         // Its owner may be stuck in user code: awake, and in the same turn as a heartbeat ago.
         let port = self.shared.port(target.owner);
         let turns = std::mem::replace(&mut up.owner_turns, port.turns.get());
@@ -1326,7 +1323,11 @@ impl CompletionEngine {
                 CompletionCommand::Channels { target, link, list } => self.channels(&target, link, list),
                 CompletionCommand::Histograms(reply) => {
                     // The asker may have given up waiting.
-                    let _ = reply.try_send(self.latencies.swap(LatencySet::new()));
+                    let mut full = self.latencies.swap(LatencySet::new());
+                    let led = &mut *self.shared.led.lock();
+                    full.merge(led);
+                    led.clear();
+                    let _ = reply.try_send(full);
                 }
             }
         }
@@ -1360,9 +1361,11 @@ impl CompletionEngine {
         }
         self.tell(now);
         self.tell_changes();
+        self.take_all_left(now);
         for id in std::mem::take(&mut self.again) {
             self.read_lane(id);
         }
+        let lead = self.see_to_leads(now);
         more |= !self.again.is_empty();
         if !(cfg!(afflux_mutation = "expiry_starves") && self.ups.values().any(|up| up.heard_at >= now)) {
             self.expire(now);
@@ -1378,7 +1381,7 @@ impl CompletionEngine {
             next = next.min(now.after(Duration::from_millis(1)));
         }
         next = next.min(self.routes_due(now));
-        next = next.min(self.tick(now));
+        next = next.min(self.tick(now)).min(lead);
         (more, next)
     }
 

@@ -20,6 +20,7 @@ use bytes::Bytes;
 
 use super::command::ShardCommand;
 use super::lanes;
+use super::lead;
 use super::shared::{Class, HostShared, Life, Op, Outgoing, TAG_FINDING, TAG_REQUEST};
 use crate::base::error::{Detail, Error, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId};
@@ -543,6 +544,10 @@ fn begin_request(
         record.correlation = id.correlation();
         if place.publish_claimed(waiter.terms(since, deadline, tag)) {
             shared.completion.wake.wake();
+        }
+        // A thread that waits leads, or does the same when it cannot.
+        if !matches!(waiter, Waiter::ThisThread) {
+            lead::expect(&target);
         }
         // Nothing stands before it: written on this thread, without a hop, if the baton is free. One of many goes
         // with the others: its write would cost more than its wait.

@@ -17,6 +17,7 @@ use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
 use crate::base::time::{Clock, Instant};
 use crate::flow::target::{Dialect, Serves, Target, TargetSpec};
+use crate::meter::latency::LatencySet;
 use crate::pattern::route::{Address, Routes};
 use crate::plan::HostPlan;
 use crate::sync::cell::{CellList, CellPool, CellState};
@@ -188,6 +189,10 @@ pub struct CompletionPort {
     pub wake: Arc<WakeCell>,
     /// Operations for which nobody is known yet.
     pub inbox: CellList,
+    /// Links of which a leader has left something to be dealt with.
+    pub left: Lock<Vec<Arc<Target>>>,
+    /// Lanes that were left warm: it comes by after a while.
+    pub warm: Lock<Vec<Arc<Target>>>,
     commands: Sender<CompletionCommand>,
 }
 
@@ -319,6 +324,8 @@ pub struct HostShared {
     pub shards: Vec<ShardPort>,
     /// The completion thread's.
     pub completion: CompletionPort,
+    /// How long requests took whose replies leaders read.
+    pub led: Lock<LatencySet>,
     /// See [`Life`].
     pub life: Epoch,
     /// See [`Counts`].
@@ -444,7 +451,14 @@ impl HostShared {
             replies: Room::new(u32::MAX, plan.reply.host),
             routes: Published::new(Arc::new(Routes::default())),
             shards: ports,
-            completion: CompletionPort { wake: completion_wake, inbox: CellList::inbox(), commands },
+            completion: CompletionPort {
+                wake: completion_wake,
+                inbox: CellList::inbox(),
+                left: Lock::new(Vec::new()),
+                warm: Lock::new(Vec::new()),
+                commands,
+            },
+            led: Lock::new(LatencySet::new()),
             life: Epoch::new(Life::Serving as u64),
             counts: Counts::default(),
             short: Latch::new(),

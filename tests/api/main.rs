@@ -12,6 +12,7 @@ mod gate;
 mod hostile;
 mod idle;
 mod lanes;
+mod lead;
 mod local;
 mod marks;
 mod multicast;

@@ -173,10 +173,10 @@ impl CompletionEngine {
         let Some(contest) = self.take_contest(|contest| contest.link == link) else { return };
         let Some(claim) = self.claim_of(contest.application) else { return };
         let earlier = self.earlier(&claim.node, claim.instance);
-        let alive = earlier
-            .iter()
-            .filter_map(|id| self.ups.get(id))
-            .any(|up| up.heard_at > contest.asked_at || Instant(up.target.last_read_ns.get()) > contest.asked_at);
+        let alive = earlier.iter().filter_map(|id| self.ups.get(id)).any(|up| {
+            let led = Instant(up.target.led_read_ns.get());
+            up.heard_at.max(led).max(Instant(up.target.last_read_ns.get())) > contest.asked_at
+        });
         if alive && !cfg!(afflux_mutation = "newcomer_wins") {
             let why = format!("AlreadyExists: another instance of {} is linked and alive", claim.node);
             return self.refuse(contest.application, contest.completion, &why);
