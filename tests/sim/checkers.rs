@@ -76,11 +76,11 @@ pub fn check_node(node: &Node, book: &mut Book, coverage: &mut Coverage) {
         coverage.see("reply waits for room", !target.reply_waiters.lock().is_empty());
         coverage.see("a target's part of the room is full", target.waiting.ops() == plan.room.per_target_ops);
     }
-    if jobs != queued {
+    // A target that came and went between two looks is not known here.
+    if jobs > queued {
         broken(format!("{queued} jobs are queued, {jobs} of them counted at their targets"));
     }
-    coverage
-        .see("others have jobs beside a hot target", capped > 0 && jobs > capped * u64::from(plan.jobs.per_target));
+    coverage.see("others have jobs beside a hot target", capped > 0 && jobs > capped * u64::from(plan.jobs.per_target));
     let (room, callers) = (&shared.room, &shared.callers_room);
     coverage.see("waiting room full", room.ops() == room.ops_max());
     coverage.see("callers' part of the room full, handlers' not", {
@@ -166,8 +166,12 @@ pub fn check_losses(world: &Circumstances, book: &mut Book) {
         // What was accepted in a life that is over went with it.
         let lost_with_life = Some(op.life) != newest(op.from);
         let heard = op.to == usize::MAX || !world.deaf[op.to] || op.kind != Kind::Send;
-        if op.end == Some(End::Accepted) && op.delivered == 0 && heard && !lost_with_life {
-            missing.entry(op.from).or_default().push(i);
+        if op.end == Some(End::Accepted) && heard && !lost_with_life {
+            let copies = match op.kind {
+                Kind::Multicast => book.untold(i as u32),
+                _ => usize::from(op.delivered == 0),
+            };
+            missing.entry(op.from).or_default().extend(std::iter::repeat_n(i, copies));
         }
         if op.end == Some(End::Reply) && op.delivered == 0 {
             book.faults.push(format!("operation {i} was answered by nobody: {op:?}"));

@@ -63,6 +63,9 @@ pub struct Swarm {
     /// Mean time between two operations of one of the other callers, and how many it makes at once.
     pub interval_us: u64,
     pub burst: u64,
+    /// Stock sockets, and how many requests each has outstanding at most.
+    pub dealers: usize,
+    pub dealer_window: u64,
     pub timeout_ms: (u64, u64),
     /// The longest that a handler's own request may take.
     pub nested_ms: u64,
@@ -73,6 +76,8 @@ pub struct Swarm {
     /// Operations whose callers look late at what became of them.
     pub lazy_percent: u64,
     pub try_percent: u64,
+    /// Sends to a channel that go to all of its members.
+    pub multicast_percent: u64,
     pub nest_percent: u64,
     pub keep_percent: u64,
     pub odd_percent: u64,
@@ -87,6 +92,8 @@ pub struct Faults {
     pub freeze: bool,
     pub refuse: bool,
     pub stuck: bool,
+    /// A thread is interrupted while it holds a baton.
+    pub interrupt: bool,
     /// A host dies; its peers hear of it or not.
     pub kill: bool,
     /// A host is shut down in good order.
@@ -95,7 +102,7 @@ pub struct Faults {
 
 impl Faults {
     pub fn any(&self) -> bool {
-        self.cut || self.freeze || self.refuse || self.stuck || self.kill || self.drain
+        self.cut || self.freeze || self.refuse || self.stuck || self.interrupt || self.kill || self.drain
     }
 }
 
@@ -144,6 +151,8 @@ impl Swarm {
             think_us: one_of(r, &[10, 100, 1000]),
             interval_us: one_of(r, &[100, 500, 2000]),
             burst: one_of(r, &[1, 1, 4, 16]),
+            dealers: one_of(r, &[0, 0, 1, 3]) as usize,
+            dealer_window: one_of(r, &[1, 8, 64]),
             timeout_ms: (1 + r.below(20), one_of(r, &[50, 400, 2000])),
             nested_ms: if started_per_shard == 1 { 20 } else { one_of(r, &[20, 200]) },
             hold_us: one_of(r, &[50, 500, 5000, 20_000]),
@@ -152,6 +161,7 @@ impl Swarm {
             lazy_percent: one_of(r, &[0, 0, 20, 60]),
             give_up_percent: one_of(r, &[0, 2, 10]),
             try_percent: one_of(r, &[0, 10]),
+            multicast_percent: one_of(r, &[0, 20]),
             nest_percent: one_of(r, &[0, 10, 30]),
             keep_percent: one_of(r, &[10, 50]),
             odd_percent: one_of(r, &[0, 3]),
@@ -161,6 +171,7 @@ impl Swarm {
                 freeze: r.below(2) == 0,
                 refuse: r.below(2) == 0,
                 stuck: r.below(2) == 0,
+                interrupt: r.below(2) == 0,
                 kill: r.below(4) == 0,
                 drain: r.below(4) == 0,
             },
