@@ -811,8 +811,6 @@ impl ShardEngine {
             if target.mark.admit_waiter(charge).is_err() {
                 if request {
                     shared.leave_slot_quietly(&target);
-                    // Another shard may have found none left meanwhile.
-                    shared.relieve();
                 }
                 break;
             }
@@ -850,7 +848,6 @@ impl ShardEngine {
                     let _ = target.mark.release(charge);
                     if request {
                         shared.leave_slot_quietly(&target);
-                        shared.relieve();
                     }
                 }
             }
