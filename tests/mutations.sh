@@ -14,7 +14,8 @@ set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
 
-# fault | where: loom (the models under loom), lib, or a test target | filter of the tests that must turn red
+# fault | where: loom (the models under loom), lib, or a test target | filters: of the tests that each selects, one must
+# turn red
 table='
 ring_relaxed_publish    | loom | ring::
 mark_forgets_waiter     | loom | mark::a_refused_sender_is_seen_by_the_release
@@ -30,7 +31,9 @@ cell_forgets_waker      | loom | cell::the_end_against_first_poll_and_re_poll
 cell_reuse_linked       | loom | cell::a_done_list_against_a_holder_who_is_faster
 cell_bound_first        | loom | cell::publishing_against_a_sweep
 cell_unfenced           | loom | cell::publishing_against_a_sweep
+handed_over_unlinked    | loom | cell::a_hand_over_against_an_end_that_is_taken
 cell_untagged           | loom | cell::a_place_is_one_callers
+line_unheeded           | loom | line::who_stays_becomes_the_first
 gate_overtake           | loom | gate::a_newcomer_does_not_overtake
 gate_lost_release       | loom | gate::a_release_against_one_who_enqueues
 gate_unversioned        | loom | gate::shares_hold_while_permits_move
@@ -43,9 +46,45 @@ wheel_early             | prop | wheel::
 topics_forget_length    | prop | topics::
 publications_drop_uncounted | prop | publications::
 stream_limit_ignored    | prop | stream::
+permit_after_callback   | lib  | a_permit_is_back_before_the_first_instruction
+permit_returned_twice   | lib  | a_job_that_may_not_start_keeps_its_permit
+late_admission          | lib  | room_that_comes_after_the_deadline
+assembly_unread         | lib  | the_rest_of_a_record_is_read
+owned_charged_anew      | lib  | a_stock_record_gives_back
+reply_needs_permit      | lib  | a_reply_needs_no_permit
+pause_holds_replies     | lib  | an_answer_leaves_while_its_peer_is_paused
+blocked_stops_writing   | lib  | a_peer_that_takes_nothing
+room_unoffered          | lib  | the_smallest_limits_make_progress a_pause_and_a_full_queue an_operation_that_waits_is_never_moved
+room_unused             | lib  | room_that_comes_after an_operation_that_waits_is_never_moved
+too_large_accepted      | lib  | a_message_that_is_too_large
+shutdown_unsealed       | lib  | a_host_that_ends_is_sealed
+panic_keeps_places      | lib  | a_thousand_panics
+abandoned_draw_kept     | lib  | lost_links_leave_nothing
+gate_newest_first       | lib  | the_order_of_grants_is_the_order_of_tickets the_oldest_of_all_shards_comes_first
+cancelled_still_counted | lib  | a_cancelled_ticket_takes_nothing
+gate_grants_when_stopped | lib | stop_ends_every_wait_once
+no_hysteresis           | lib  | thresholds_are_crossed_once
+reset_to_default        | lib  | a_pause_that_spans_a_reset a_wait_that_spans_a_reset
+pause_rounds_down       | lib  | every_pair_of_percentages thresholds_round_away
+zero_jobs_pass          | lib  | resolve::
+quota_rounds_up         | lib  | the_smallest_known_number_of_processors
+left_over_kept          | lib  | the_odd_byte_goes_to_the_lower_id
+unlimited_unsaid        | lib  | an_unlimited_mark_takes_the_bound_away
+chunks_never_freed      | lib  | only_some_chunks_are_kept
+stale_waiters_kept      | lib  | waiters::
+parked_at_low_mark_only | lib  | a_parked_source_is_told_when_the_queue_is_empty
+new_link_untold         | lib  | a_new_link_is_told_even
+stale_pause_heard       | lib  | a_stale_epoch_cannot_overwrite
+weights_unsmooth        | lib  | turns_follow_the_weights_exactly
+away_not_found          | lib  | unknown_is_not_away
+token_twice             | lib  | a_token_is_used_up_by_a_reply_that_fails
+block_unheeded          | prop | mark::
+waiters_overtaken       | prop | mark::
+unspent_kept            | prop | ingress::
 client_unheld           | lib  | sessions::
 client_unanswered       | lib  | sessions::
 client_end_unread       | lib  | sessions::
+stock_told              | api  | a_stock_peer_that_speaks_and_goes
 peer_end_unread         | api  | a_stock_peer_that_speaks_and_goes
 target_uncapped         | api  | a_hot_target_leaves_permits_to_others
 ring_unwoken            | sim  | promises
@@ -69,6 +108,44 @@ unparked_unread         | sim  | promises
 egress_resends_begun    | sim  | promises
 gone_reply_waits        | sim  | promises
 attach_untold           | sim  | promises
+lane_gated              | clock | lanes::a_dial lanes::two_nodes lanes::a_stopped
+callback_under_lock     | clock | calls::callbacks
+nested_deadline_own     | clock | calls::a_circle
+detached_waits_on       | clock | lanes::sends_that_wait lanes::the_next waits::every_cause
+cancelled_sent          | clock | waits::a_request_that_is_given_up waits::twenty
+expiry_starves          | clock | timers::a_source
+payload_swallowed       | clock | waits::a_timeout
+room_full_unnamed       | clock | waits::every_cause
+ended_waiter_counts     | clock | waits::no_error
+waiters_unmeasured      | clock | waits::of_a_hundred
+ring_full_refuses       | clock | waits::housekeeping calls::an_all_to_all
+expired_run             | clock | timers::a_request_that_expires timers::skipping_is timers::skipping_the
+served_stays_oldest     | clock | turns::a_waiting_origin turns::one_that calls::a_used_up
+links_pile_up           | clock | turns::links
+return_path_bounded     | clock | timers::the_most
+paused_counts_silent    | clock | lanes::a_paused_peer
+millis_round_down       | lib  | time::
+since_goes_back         | prop | clocks::
+sends_wait_long         | lib  | the_defaults
+shares_ignored          | lib  | fairness::
+first_publication_dropped | lib | publications::
+jitter_below_cap        | lib  | backoff::
+cost_kept               | prop | bridge::
+drain_without_end       | api  | closing::
+idle_holds_drain        | api  | closing::
+dropped_unanswered      | api  | a_dropped_responder
+shards_may_block        | api  | waiting_on_a_shard
+wait_keeps_lock         | api  | a_wait_for_room_holds
+chance_unseeded         | sim  | a_seed_is_a_run
+both_links_stay         | api  | rivals::of_two_nodes
+role_unnamed            | api  | pubsub::several_publishers
+newcomer_wins           | api  | rivals::a_living
+timeout_ignored         | clock | waits::a_timeout
+drop_lets_run           | clock | waits::a_request_that_is_given_up
+backstop_waits_for_shard | clock | replies::a_stuck_shard
+hold_unbounded          | clock | replies::a_reply_that_finds
+half_started            | lib  | boot::
+late_judges_first       | clock | timers::whoever_overslept
 '
 
 patience=180
@@ -128,7 +205,7 @@ declare -A sound
 is_sound() {
     local log=$wrappers/all-$1.log began=$SECONDS filters outcome=green
     [[ -z ${sound[$1]-} ]] || { [[ ${sound[$1]} == green ]]; return; }
-    mapfile -t filters < <(awk -F'|' -v where="$1" '$2 == where { print $3 }' <<<"$rows" | sort -u)
+    mapfile -t filters < <(awk -F'|' -v where="$1" '$2 == where { print $3 }' <<<"$rows" | tr ' ' '\n' | sort -u)
     prepare all "$1"
     if ! "${run[@]}" --no-run >"$log" 2>&1; then
         outcome="FAILED: does not build, see $log"
@@ -151,11 +228,12 @@ for name in "${wanted[@]}"; do
         is_sound "$where" || continue
     fi
     prepare "$built" "$where"
+    read -ra filters <<<"$filter"
     log=$wrappers/$name.log
     began=$SECONDS
     if ! "${run[@]}" --no-run >"$log" 2>&1; then
         outcome="FAILED: does not build, see $log"
-    elif AFFLUX_MUTATION=$name timeout --kill-after=5 "$patience" "${run[@]}" "$filter" >"$log" 2>&1; then
+    elif AFFLUX_MUTATION=$name timeout --kill-after=5 "$patience" "${run[@]}" -- "${filters[@]}" >"$log" 2>&1; then
         outcome="FAILED: stayed green, see $log"
     elif [[ $? =~ ^(124|137)$ ]]; then
         outcome="red (hung)"
@@ -163,6 +241,9 @@ for name in "${wanted[@]}"; do
         outcome="FAILED: no test matched, see $log"
     else
         outcome="red"
+        for one in "${filters[@]}"; do
+            [[ ${#filters[@]} == 1 ]] || grep -qE "^test .*$one.* FAILED" "$log" || outcome="FAILED: $one stayed green, see $log"
+        done
     fi
     report "$name" "$where" "$filter" "$began" "$outcome"
 done

@@ -2,7 +2,10 @@
 //! thread is at the next commit meanwhile.
 
 use std::sync::Arc;
+use std::time::Instant as SystemInstant;
 
+use afflux::reply_all;
+use bytes::Bytes;
 use crossbeam_channel::Receiver;
 
 use crate::batcher::{Commit, Owed};
@@ -27,7 +30,7 @@ pub mod code {
 pub fn fail(flow: &Flow, owed: Vec<Owed>, code: u16, why: &str) {
     let records = owed.iter().filter(|owed| owed.tenant.is_some()).count() as u64;
     flow.count(|n| n.failed += records);
-    flow.tenants.ended(owed.iter().filter_map(|owed| Some((owed.tenant?, false))));
+    flow.tenants.ended(SystemInstant::now(), owed.iter().filter_map(|owed| Some((owed.tenant?, false))));
     owed.into_iter().for_each(|owed| owed.responder.fail(code, why));
 }
 
@@ -83,13 +86,18 @@ impl Answerer {
             }
         });
         let ends = owed.iter().zip(stored);
-        self.flow.tenants.ended(ends.filter_map(|(owed, end)| Some((owed.tenant?, *end != Stored::Conflict))));
-        for (Owed { responder, .. }, stored) in owed.into_iter().zip(stored) {
-            match stored {
-                Stored::Now(sequence) | Stored::Before(sequence) => responder.reply(sequence.to_be_bytes().to_vec()),
-                Stored::Input(number) => responder.reply(number.to_be_bytes().to_vec()),
-                Stored::Conflict => responder.fail(code::CONFLICT, "another line is stored under this id"),
+        let ends = ends.filter_map(|(owed, end)| Some((owed.tenant?, *end != Stored::Conflict)));
+        self.flow.tenants.ended(SystemInstant::now(), ends);
+        // What goes to one peer leaves together.
+        reply_all(owed.into_iter().zip(stored).filter_map(|(Owed { responder, .. }, stored)| match stored {
+            Stored::Now(sequence) | Stored::Before(sequence) => {
+                Some((responder, Bytes::copy_from_slice(&sequence.to_be_bytes())))
             }
-        }
+            Stored::Input(number) => Some((responder, Bytes::copy_from_slice(&number.to_be_bytes()))),
+            Stored::Conflict => {
+                responder.fail(code::CONFLICT, "another line is stored under this id");
+                None
+            }
+        }));
     }
 }

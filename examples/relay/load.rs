@@ -168,7 +168,10 @@ impl Load {
                     break;
                 }
                 match self.records.pop_front() {
-                    Some(record) => self.ask(record, Instant::now())?,
+                    Some(record) => {
+                        let now = Instant::now();
+                        self.ask(record, now, now)?;
+                    }
                     None => {
                         ended = !self.refill(Duration::ZERO)?;
                         break;
@@ -212,7 +215,7 @@ impl Load {
                     continue;
                 };
                 self.counts.late_max = self.counts.late_max.max(now - due);
-                self.ask(record, due)?;
+                self.ask(record, due, now)?;
                 made += 1;
                 // From the beginning and not from the last one, so that rounding does not add up.
                 due = begin + Duration::from_secs_f64(made as f64 / rate);
@@ -261,32 +264,32 @@ impl Load {
         Ok(!self.free.is_empty() && (self.counts.bytes == 0 || self.counts.bytes + next <= BYTES_OUTSTANDING))
     }
 
-    fn ask(&mut self, record: Record, meant: Instant) -> io::Result<()> {
+    fn ask(&mut self, record: Record, meant: Instant, now: Instant) -> io::Result<()> {
         let Some(slot) = self.free.pop() else { return Ok(()) };
         self.counts.submitted += 1;
         self.counts.outstanding += 1;
         self.counts.bytes += cost(&record);
         self.counts.bytes_peak = self.counts.bytes_peak.max(self.counts.bytes);
-        let tenant = self.shared.tenants.came(&record.payload);
+        let tenant = self.shared.tenants.came(&record.payload, now);
         self.slots[slot as usize].asked = Some(Asked { record, tenant, meant, pending: None, failing: None });
-        self.request(slot)
+        self.request(slot, now)
     }
 
     /// Makes the request of a slot. Most that are refused are refused at once.
-    fn request(&mut self, slot: u32) -> io::Result<()> {
+    fn request(&mut self, slot: u32, now: Instant) -> io::Result<()> {
         if let Some(asked) = &mut self.slots[slot as usize].asked {
             let Record { id, payload } = &asked.record;
             asked.pending = Some(self.channel.request(&id.to_string(), payload.clone()).submit());
         }
-        self.look(slot, None)
+        self.look(slot, now)
     }
 
-    /// Looks whether a slot's request has ended, and asks to be told if not.
-    fn look(&mut self, slot: u32, at: Option<Instant>) -> io::Result<()> {
+    /// Looks whether a slot's request has ended, by `at`, and asks to be told if not.
+    fn look(&mut self, slot: u32, at: Instant) -> io::Result<()> {
         let place = &mut self.slots[slot as usize];
         let Some(pending) = place.asked.as_mut().and_then(|asked| asked.pending.as_mut()) else { return Ok(()) };
         match Pin::new(pending).poll(&mut Context::from_waker(&place.waker)) {
-            Poll::Ready(end) => self.ended(slot, end, at.unwrap_or_else(Instant::now)),
+            Poll::Ready(end) => self.ended(slot, end, at),
             Poll::Pending => Ok(()),
         }
     }
@@ -298,12 +301,13 @@ impl Load {
             self.wake(slot, at)?;
         }
         while let Some((at, slot)) = self.again.front().copied() {
-            if at > Instant::now() {
+            let now = Instant::now();
+            if at > now {
                 break;
             }
             self.again.pop_front();
             self.counts.retries += 1;
-            self.request(slot)?;
+            self.request(slot, now)?;
         }
         if self.flushed.elapsed() > Duration::from_secs(1) {
             self.answers.flush()?;
@@ -315,7 +319,7 @@ impl Load {
 
     fn wake(&mut self, slot: u32, at: Instant) -> io::Result<()> {
         self.slots[slot as usize].signal.raised.store(false, Ordering::Release);
-        self.look(slot, Some(at))
+        self.look(slot, at)
     }
 
     /// Sleeps until an end has come, at most for `time`.
@@ -340,7 +344,7 @@ impl Load {
         self.free.push(slot);
         self.counts.outstanding -= 1;
         self.counts.bytes -= cost(&record);
-        self.shared.tenants.ended([(tenant, end.is_ok())]);
+        self.shared.tenants.ended(at, [(tenant, end.is_ok())]);
         match end {
             Ok(reply) => match reply[..].try_into() {
                 Ok(sequence) => {

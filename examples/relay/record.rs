@@ -1,5 +1,6 @@
 //! A record: one line of the input, and the id under which it is stored exactly once.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 use std::str::FromStr;
@@ -22,12 +23,13 @@ pub struct RecordId {
 }
 
 impl RecordId {
-    /// As the store's key: ordered by input, line and round.
+    /// As the store's key: in the order in which records come, so that a batch goes to a few pages that lie
+    /// together, however large the store has become.
     pub fn to_bytes(self) -> [u8; ID_LEN] {
         let mut bytes = [0; ID_LEN];
         bytes[..4].copy_from_slice(&self.input.to_be_bytes());
-        bytes[4..12].copy_from_slice(&self.line.to_be_bytes());
-        bytes[12..].copy_from_slice(&self.round.to_be_bytes());
+        bytes[4..12].copy_from_slice(&self.round.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.line.to_be_bytes());
         bytes
     }
 }
@@ -72,13 +74,13 @@ pub const TENANT_MAX: usize = 128;
 
 /// The tenant of a record: its `field`-th field between white space, from 1; empty if it has fewer. A
 /// very long one is cut, with the fingerprint of the whole in place of its end.
-pub fn tenant(payload: &[u8], field: usize) -> Vec<u8> {
+pub fn tenant(payload: &[u8], field: usize) -> Cow<'_, [u8]> {
     let mut fields = payload.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let whole = fields.nth(field - 1).unwrap_or_default();
     if whole.len() <= TENANT_MAX {
-        return whole.to_vec();
+        return whole.into();
     }
     let mut cut = whole[..TENANT_MAX - 17].to_vec();
     cut.extend_from_slice(format!("~{:016x}", fingerprint(whole)).as_bytes());
-    cut
+    cut.into()
 }

@@ -174,7 +174,7 @@ impl Handler for Relay {
             }
         };
         self.flow.count(|n| (n.received, n.bytes) = (n.received + 1, n.bytes + bytes));
-        let tenant = Some(self.flow.tenants.came(request.payload()));
+        let tenant = Some(self.flow.tenants.came(request.payload(), SystemInstant::now()));
         let (responder, payload) = request.into_parts();
         let owed = Owed { responder: responder.into_remote(), tenant };
         self.hand_over(Job { item: Item::Line(id, payload), owed });

@@ -167,7 +167,7 @@ fn count_tenants(transaction: &WriteTransaction, field: usize, items: &[Item], s
     let mut counts: HashMap<Vec<u8>, u64> = HashMap::new();
     for (item, stored) in items.iter().zip(stored) {
         if let (Item::Line(_, line), Stored::Now(_)) = (item, stored) {
-            *counts.entry(tenant(line, field)).or_default() += 1;
+            *counts.entry(tenant(line, field).into_owned()).or_default() += 1;
         }
     }
     let mut tenants = transaction.open_table(TENANTS)?;

@@ -70,18 +70,18 @@ impl Tenants {
         Tenants { key, begin: SystemInstant::now(), table: Mutex::default() }
     }
 
-    /// A record of this payload has come and waits.
-    pub fn came(&self, payload: &[u8]) -> TenantId {
+    /// A record of this payload has come, at `at`, and waits.
+    pub fn came(&self, payload: &[u8], at: SystemInstant) -> TenantId {
         let Some(field) = self.key else { return OTHERS };
         let name = tenant(payload, field);
-        let now = self.now();
+        let now = self.since(at);
         let mut table = self.table();
-        let id = match table.ids.get(&name) {
+        let id = match table.ids.get(&*name) {
             Some(id) => *id,
             None if table.tenants.len() < TENANTS_MAX => {
                 let id = table.tenants.len() as TenantId;
-                table.tenants.push(Tenant { name: name.clone(), ..Tenant::default() });
-                table.ids.insert(name, id);
+                table.tenants.push(Tenant { name: name.to_vec(), ..Tenant::default() });
+                table.ids.insert(name.into_owned(), id);
                 id
             }
             None => OTHERS,
@@ -92,12 +92,12 @@ impl Tenants {
         id
     }
 
-    /// Records of this tenant have ended, in the order of `ended`: served or not.
-    pub fn ended(&self, ended: impl IntoIterator<Item = (TenantId, bool)>) {
+    /// Records of this tenant have ended, at `at` and in the order of `ended`: served or not.
+    pub fn ended(&self, at: SystemInstant, ended: impl IntoIterator<Item = (TenantId, bool)>) {
         if self.key.is_none() {
             return;
         }
-        let now = self.now();
+        let now = self.since(at);
         let mut table = self.table();
         for (id, served) in ended {
             let tenant = table.at(id);
@@ -113,7 +113,7 @@ impl Tenants {
 
     /// All of them, those with the most served records first.
     pub fn seen(&self) -> Vec<Seen> {
-        let now = self.now();
+        let now = self.since(SystemInstant::now());
         let table = self.table();
         let others = Some(&table.others).filter(|others| others.served + others.waiting > 0);
         let mut seen: Vec<Seen> = table
@@ -139,8 +139,8 @@ impl Tenants {
         self.table().tenants.len() as u64 * TENANT_BYTES
     }
 
-    fn now(&self) -> Instant {
-        Instant(self.begin.elapsed().as_nanos() as u64)
+    fn since(&self, at: SystemInstant) -> Instant {
+        Instant(at.saturating_duration_since(self.begin).as_nanos() as u64)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

@@ -174,6 +174,11 @@ impl Handle {
         Handle { shared, class, state: Lock::new(state) }
     }
 
+    #[cfg(afflux_mutation = "wait_keeps_lock")]
+    pub(super) fn keep_locked(&self) -> impl std::ops::DerefMut + '_ {
+        self.state.lock()
+    }
+
     /// The host.
     pub fn shared(&self) -> &Arc<HostShared> {
         &self.shared
@@ -247,7 +252,8 @@ impl Handle {
         if order.depth > CALL_DEPTH_MAX {
             return refuse(ErrorKind::Rejected, Detail::CallDepth, order.payload);
         }
-        if shared.life() != Life::Serving && self.class == Class::Caller {
+        let sealed = shared.life() != Life::Serving && !cfg!(afflux_mutation = "shutdown_unsealed");
+        if sealed && self.class == Class::Caller {
             return refuse(ErrorKind::ShuttingDown, Detail::None, order.payload);
         }
         let Destination { address, rotation, .. } = &mut state.destinations[order.slot];
@@ -285,7 +291,8 @@ impl Handle {
                 return begun;
             }
         };
-        let too_large = record.payload.len() as u64 > shared.plan.max_message.min(target.max_message.get());
+        let too_large = record.payload.len() as u64 > shared.plan.max_message.min(target.max_message.get())
+            && !cfg!(afflux_mutation = "too_large_accepted");
         if too_large || target.gone.is_raised() {
             let error = if too_large {
                 Error::new(ErrorKind::Rejected, Detail::MessageTooLarge).with(|n| {
@@ -307,7 +314,7 @@ impl Handle {
             }
             _ => {
                 let refused = with_producer(shared, line, target.owner, |producer| {
-                    if producer.free() == 0 {
+                    if producer.free() == 0 || cfg!(afflux_mutation = "room_unused") {
                         target.mark.add_waiter();
                         return Some(record);
                     }
@@ -320,6 +327,11 @@ impl Handle {
                     }
                 });
                 let Some(record) = refused else { return Begun::Accepted };
+                #[cfg(afflux_mutation = "ring_full_refuses")]
+                if target.mark.bytes() + record.charge() <= target.mark.limit() && target.mark.waiters() == 1 {
+                    target.mark.forget_waiter();
+                    return Begun::Failed(Error::new(ErrorKind::DeadlineExceeded, Detail::NoRoom), record.payload);
+                }
                 let since = shared.clock.now();
                 let op = Op {
                     target: Some(target),
@@ -405,6 +417,7 @@ impl Drop for Handle {
 
 fn deadline(since: Instant, timeout: Duration, inherited: Option<Instant>) -> Instant {
     let own = since.after(timeout);
+    let inherited = inherited.filter(|_| !cfg!(afflux_mutation = "nested_deadline_own"));
     inherited.map_or(own, |i| own.min(i))
 }
 

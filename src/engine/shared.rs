@@ -20,6 +20,7 @@ use crate::pattern::route::{Address, Routes};
 use crate::plan::HostPlan;
 use crate::sync::cell::{CellList, CellPool, CellState};
 use crate::sync::gate::{GateConfig, PermitGate};
+use crate::sync::line::Line;
 use crate::sync::lock::Lock;
 use crate::sync::published::Published;
 use crate::sync::ring::{Consumer, Producer, ring};
@@ -299,6 +300,10 @@ pub struct HostShared {
     pub owned: Level,
     /// What receive queues hold above their marks to take one larger record each.
     pub oversize: Room,
+    /// Links whose record is too large for what is left of it, oldest first.
+    pub oversize_line: Line,
+    /// Links whose record is too large for what is left of the owned bytes, oldest first.
+    pub owned_line: Line,
     /// The mark of receive queues that have none of their own, as of the last census; 0 = unlimited.
     pub receive_mark: Gauge,
     /// What the marks of the present links are a division of, in bytes.
@@ -444,6 +449,8 @@ impl HostShared {
             short: Latch::new(),
             tick: Latch::new(),
             oversize: Room::new(u32::MAX, plan.oversize_budget),
+            oversize_line: Line::default(),
+            owned_line: Line::default(),
             caller_rings: Gauge::default(),
             ready_wakers: Lock::new(Vec::new()),
             panics: Lock::new(Vec::new()),
@@ -484,7 +491,9 @@ impl HostShared {
     pub fn enter_room(&self, target: Option<&Target>, class: Class, bytes: u64) -> Result<(), Error> {
         let full = |full: crate::sync::room::RoomFull, target: Option<&Target>| {
             self.counts.waiting_room_full.add(1);
-            Error::new(ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull).with(|n| {
+            let named = !cfg!(afflux_mutation = "room_full_unnamed");
+            let detail = if named { Detail::WaitingRoomFull } else { Detail::NoRoom };
+            Error::new(ErrorKind::DeadlineExceeded, detail).with(|n| {
                 n.target = target.map(Target::label);
                 n.stage = Some(Stage::Room);
                 n.lane = target.and_then(Target::lane);
@@ -570,14 +579,27 @@ impl HostShared {
         }
     }
 
+    /// `target` stands in no line any more. Whom it held up looks again.
+    #[inline]
+    pub fn leave_line(&self, line: &Line, target: &Target) {
+        if line.leave(target.id.0) {
+            self.relieve();
+        }
+    }
+
     /// Gives a slot back that was taken a moment ago and not used.
     pub fn leave_slot_quietly(&self, target: &Target) {
         target.in_flight.leave(0);
         self.slots.leave(0);
+        // Somebody else may have found it taken.
+        self.relieve();
     }
 
-    /// Ends every request that was accepted for `target` and has no reply yet.
-    pub fn end_requests(&self, target: &Arc<Target>, detail: Detail) {
+    /// Ends every request that was accepted for `target` until `at` and has no reply yet.
+    pub fn end_requests(&self, target: &Arc<Target>, detail: Detail, at: Instant) {
+        if target.in_flight.ops() == 0 {
+            return;
+        }
         let tag = TAG_REQUEST | target.id.0;
         let mut ids = Vec::new();
         self.cells.scan(|id, state, of| {
@@ -585,6 +607,7 @@ impl HostShared {
                 ids.push(id);
             }
         });
+        ids.retain(|id| self.cells.since(*id).is_none_or(|since| since <= at));
         for id in ids {
             if self.fail(id, tag, Some(target), ErrorKind::Unavailable, detail) {
                 self.counts.link_lost.add(1);
@@ -596,6 +619,7 @@ impl HostShared {
     pub fn is_quiet(&self) -> bool {
         let idle = self.shards.iter().all(|p| p.unclaimed.get() + p.queued.get() + p.started.get() == 0);
         let targets = self.targets.lock();
+        let idle = idle && !(cfg!(afflux_mutation = "idle_holds_drain") && targets.iter().any(|t| t.is_up()));
         idle && self.slots.ops() == 0
             && self.room.ops() == 0
             && targets.iter().chain(&self.locals).all(|t| !t.is_up() || (t.mark.bytes() == 0 && t.replies.bytes() == 0))
@@ -660,7 +684,8 @@ impl HostShared {
         let finding = op.target.is_none();
         let detail = if finding { Detail::NotFoundYet } else { Detail::NoRoom };
         let error = self.waiting_error(ErrorKind::DeadlineExceeded, detail, &op, now);
-        Outcome::Failed { error, payload: Some(op.record.payload) }
+        let payload = Some(op.record.payload).filter(|_| !cfg!(afflux_mutation = "payload_swallowed"));
+        Outcome::Failed { error, payload }
     }
 
     /// An error with everything that is known of a waiting operation.
@@ -763,6 +788,7 @@ impl HostShared {
                 port.poke(target);
             }
         } else if tag & TAG_REQUEST != 0 {
+            target.given_up.add(1);
             self.leave_slot(target);
         }
     }

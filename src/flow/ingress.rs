@@ -310,7 +310,7 @@ impl<K: Copy> Ingress<K> {
         if source.queued == 0 {
             source.turn = 0;
             source.age = 0;
-        } else if source.turn >= quantum {
+        } else if source.turn >= quantum && !cfg!(afflux_mutation = "served_stays_oldest") {
             self.join_tail(origin, now);
         } else {
             self.enter_ready(origin);
@@ -342,7 +342,7 @@ impl<K: Copy> Ingress<K> {
         let unused = self.granted - usable + self.acquired;
         self.granted = usable;
         self.acquired = 0;
-        unused
+        if cfg!(afflux_mutation = "unspent_kept") { 0 } else { unused }
     }
 
     /// Another turn should follow without waiting for anything: grants are in hand, or origins are

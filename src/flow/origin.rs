@@ -181,7 +181,8 @@ impl Origin {
         }
         self.complete -= into.popped.charge;
         into.drawn = self.oversize.take().unwrap_or(0);
-        into.resume = self.parked && (self.queue.is_empty() || self.outstanding() <= self.low_mark());
+        let emptied = self.queue.is_empty() && !cfg!(afflux_mutation = "parked_at_low_mark_only");
+        into.resume = self.parked && (emptied || self.outstanding() <= self.low_mark());
         self.parked &= !into.resume;
         true
     }

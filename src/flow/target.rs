@@ -49,13 +49,20 @@ pub struct Writer<R> {
     pub egress: Egress<R>,
     /// Local channel number to the peer's number on this link; `NO_CHANNEL` where it serves none.
     pub channels: Vec<u16>,
+    /// Such a table of a later list, with its attach: looked at when a channel is missing.
+    announced: Arc<Announced>,
     /// Records written whole since the attach.
     pub written: u64,
     /// Records written whole, over all attaches.
     pub written_ever: u64,
     /// Records go out as an end client's frames.
     pub stream: bool,
+    /// How many requests had been given up when what is staged was last looked through.
+    pub given_up: u64,
 }
+
+/// An attach and a table as [`Writer::channels`] of a list that its peer told later.
+type Announced = Lock<Option<(u64, Vec<u16>)>>;
 
 /// In [`Writer::channels`]: the peer does not serve it.
 pub const NO_CHANNEL: u16 = 0xFFFE;
@@ -80,14 +87,32 @@ impl<R> Writer<R> {
             one_way: false,
             egress: Egress::new(),
             channels: Vec::new(),
+            announced: Arc::default(),
             written: 0,
             written_ever: 0,
             stream: false,
+            given_up: 0,
         }
     }
 
     /// The peer's number for a local channel.
-    pub fn wire_channel(&self, local: u16) -> u16 {
+    #[inline]
+    pub fn wire_channel(&mut self, local: u16) -> u16 {
+        match self.channels.get(local as usize) {
+            Some(channel) if *channel != NO_CHANNEL => *channel,
+            _ => self.wire_channel_announced(local),
+        }
+    }
+
+    #[cold]
+    fn wire_channel_announced(&mut self, local: u16) -> u16 {
+        let mut announced = self.announced.lock();
+        if announced.as_ref().is_some_and(|(link, _)| *link == self.link)
+            && let Some((_, channels)) = announced.take()
+        {
+            self.channels = channels;
+        }
+        drop(announced);
         self.channels.get(local as usize).copied().unwrap_or(NO_CHANNEL)
     }
 
@@ -268,6 +293,8 @@ pub struct Target {
     pub application: Baton<Writer<u16>>,
     /// The write half of the completion lane; of a stock peer's only lane.
     pub completion: PostBaton<Replies, Post>,
+    /// What the peer announced later than with the present attach: see [`Writer::wire_channel`].
+    announced: Arc<Announced>,
     /// The number of the present attach; 0 while down.
     pub link: Epoch,
     /// Raised for good when the target is removed.
@@ -296,6 +323,8 @@ pub struct Target {
     pub lost_on_detach: Gauge,
     /// Records written whole on a lost link whose decoding the peer had not told.
     pub in_doubt_on_detach: Gauge,
+    /// Accepted requests that ended before an answer came: some may not have left.
+    pub given_up: Gauge,
     /// Records that were dropped before their first byte: cancelled requests, unknown channels.
     pub discarded: Gauge,
 }
@@ -303,6 +332,8 @@ pub struct Target {
 impl Target {
     /// A target that is down.
     pub fn new(spec: TargetSpec) -> Self {
+        let application = Writer::new();
+        let announced = application.announced.clone();
         Target {
             id: spec.id,
             owner: spec.owner,
@@ -319,7 +350,8 @@ impl Target {
             held: Latch::new(),
             jobs: Gauge::default(),
             reply_waiters: Lock::new(VecDeque::new()),
-            application: Baton::new(Writer::new()),
+            application: Baton::new(application),
+            announced,
             completion: PostBaton::new(Replies::new()),
             link: Epoch::new(0),
             gone: Latch::new(),
@@ -335,6 +367,7 @@ impl Target {
             written_charge: Gauge::default(),
             lost_on_detach: Gauge::default(),
             in_doubt_on_detach: Gauge::default(),
+            given_up: Gauge::default(),
             discarded: Gauge::default(),
         }
     }
@@ -348,6 +381,11 @@ impl Target {
     #[inline]
     pub fn is_up(&self) -> bool {
         self.link.get() != 0
+    }
+
+    /// The peer serves more than it did when `link` came up: its numbers by ours.
+    pub fn announce(&self, link: u64, channels: Vec<u16>) {
+        *self.announced.lock() = Some((link, channels));
     }
 
     /// The peer's name, or its address until it has told its name.

@@ -404,7 +404,7 @@ fn jobs(rules: &mut Rules, options: &HostOptions, effective: u32, plan: &mut Hos
     let most = i32::MAX as u64;
     let shards = u64::from(plan.shards);
     let limit = match options.max_jobs {
-        Some(n) => rules.range("max_jobs", n, 1, most),
+        Some(n) => rules.range("max_jobs", n, u64::from(!cfg!(afflux_mutation = "zero_jobs_pass")), most),
         None => {
             let n = u64::from(options.jobs.jobs_per_processor()) * u64::from(effective);
             rules.range("jobs", n, 1, most)
@@ -650,6 +650,9 @@ mod tests {
         assert_eq!(plan.completion_cpu, Some(3));
         assert_eq!(plan.idle, Idle::SpinThenPark(Duration::from_micros(50)));
         assert_eq!(plan.oversize_budget, 2 * 16 * MIB * 3);
+        // Case 071: who names no ceiling waits for a second, and is told then.
+        let second = Duration::from_secs(1);
+        assert_eq!((plan.send_timeout, plan.request_timeout), (second, 30 * second));
     }
 
     #[test]

@@ -13,8 +13,15 @@ pub mod wire {}
 #[doc = include_str!("options.md")]
 pub mod options {}
 
+#[doc = include_str!("sizing.md")]
+pub mod sizing {}
+
 #[doc = include_str!("operations.md")]
 pub mod operations {}
+
+#[doc = include_str!("performance.md")]
+#[doc = include_str!("load.svg")]
+pub mod performance {}
 
 /// The examples of the README, compiled.
 #[cfg(doctest)]

@@ -205,7 +205,7 @@ impl HostPlan {
             request_slots: 65_536,
             requests_per_peer: 16_384,
             reply: ReplyPlan::default(),
-            send_timeout: Duration::from_secs(1),
+            send_timeout: Duration::from_secs(if cfg!(afflux_mutation = "sends_wait_long") { 3600 } else { 1 }),
             request_timeout: Duration::from_secs(30),
             skip_expired_requests: false,
             caller_rings: 128,
@@ -410,7 +410,10 @@ impl JobsPlan {
         let (m, shards) = (u64::from(limit), u64::from(shards.max(1)));
         JobsPlan {
             limit,
-            pause_at: (m * u64::from(pause_percent)).div_ceil(100) as u32,
+            pause_at: match cfg!(afflux_mutation = "pause_rounds_down") {
+                true => (m * u64::from(pause_percent) / 100) as u32,
+                false => (m * u64::from(pause_percent)).div_ceil(100) as u32,
+            },
             resume_at: (m * u64::from(resume_percent) / 100) as u32,
             pause_percent,
             resume_percent,
@@ -563,6 +566,21 @@ mod tests {
         assert_eq!(at(7), (6, 4));
         assert_eq!(at(1), (1, 0));
         assert_eq!(at(i32::MAX as u32), (1_717_986_918, 1_288_490_188));
+    }
+
+    /// Field case 016: the pause count rounds up, the resume count down, and between them is room for every legal
+    /// pair of percentages; a gate with these counts reports each crossing once.
+    #[test]
+    fn every_pair_of_percentages_leaves_room_between_its_counts() {
+        for limit in 1..=64_u32 {
+            for (pause, resume) in (1..=100_u8).flat_map(|pause| (0..pause).map(move |resume| (pause, resume))) {
+                let jobs = JobsPlan::new(limit, 1, pause, resume, 1);
+                let exact = |percent: u8| f64::from(limit) * f64::from(percent) / 100.0;
+                assert_eq!(f64::from(jobs.pause_at), exact(pause).ceil(), "{pause} % of {limit}");
+                assert_eq!(f64::from(jobs.resume_at), exact(resume).floor(), "{resume} % of {limit}");
+                assert!(jobs.resume_at < jobs.pause_at && (1..=limit).contains(&jobs.pause_at));
+            }
+        }
     }
 
     #[test]

@@ -51,12 +51,25 @@ pub enum StartError {
 /// What one thread reports before it runs.
 type Report = (usize, Result<bool, StartError>);
 
+/// The life of one thread.
+type Run = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
 /// Starts a host.
 pub fn boot(
     plan: Arc<HostPlan>,
     channels: Arc<[SeatFactory]>,
     node: Option<SeatFactory>,
     streams: Arc<[SeatFactory]>,
+) -> Result<Running, StartError> {
+    boot_with(plan, channels, node, streams, &mut spawn)
+}
+
+fn boot_with(
+    plan: Arc<HostPlan>,
+    channels: Arc<[SeatFactory]>,
+    node: Option<SeatFactory>,
+    streams: Arc<[SeatFactory]>,
+    spawn: &mut dyn FnMut(&str, Run) -> io::Result<JoinHandle<io::Result<()>>>,
 ) -> Result<Running, StartError> {
     let mut listeners = Vec::new();
     let mut addresses = Vec::new();
@@ -87,11 +100,13 @@ pub fn boot(
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| StartError::System(io::Error::other(e.to_string())))?;
     let (reports, report) = bounded::<Report>(shards + 1);
-    let mut threads = Vec::new();
+    let threads = Vec::with_capacity(shards + 1);
+    let pinned = vec![false; shards + 1];
+    let mut running = Running { shared: shared.clone(), clock, addresses, stream_addresses, pinned, threads };
     for (i, (poll, receiver)) in polls.into_iter().zip(receivers.shards).enumerate() {
         let (shared, channels, node, streams) = (shared.clone(), channels.clone(), node.clone(), streams.clone());
         let (wake, reports, plan) = (wakes[i].clone(), reports.clone(), plan.clone());
-        let thread = spawn(&format!("{}-{i}", short(&plan.name)), move || {
+        let run = move || {
             let pinned = pin(plan.shard_cpus[i], plan.pinning);
             let go = pinned.is_ok();
             let _ = reports.send((i, pinned));
@@ -101,12 +116,12 @@ pub fn boot(
             let engine = ShardEngine::new(shared, ShardId(i as u16), receiver, &channels, node.as_ref());
             let engine = engine.with_streams(&streams);
             ShardLoop::new(engine, poll, wake, plan.idle).run()
-        });
-        threads.push(thread.map_err(StartError::System)?);
+        };
+        running.add(spawn(&format!("{}-{i}", short(&running.shared.plan.name)), Box::new(run)))?;
     }
-    let completion = {
+    let run = {
         let (shared, wake, plan) = (shared.clone(), wakes[shards].clone(), plan.clone());
-        spawn(&format!("{}-completion", short(&plan.name)), move || {
+        move || {
             let pinned = pin(plan.completion_cpu, plan.pinning);
             let go = pinned.is_ok();
             // Before the start is reported: whoever asks then finds the targets of all connects.
@@ -116,10 +131,9 @@ pub fn boot(
                 return Ok(());
             }
             CompletionLoop::new(engine, shared, completion_poll, wake, listeners)?.run()
-        })
+        }
     };
-    threads.push(completion.map_err(StartError::System)?);
-    let mut running = Running { shared, clock, addresses, stream_addresses, pinned: vec![false; shards + 1], threads };
+    running.add(spawn(&format!("{}-completion", short(&plan.name)), Box::new(run)))?;
     for (i, outcome) in report.iter().take(shards + 1) {
         match outcome {
             Ok(pinned) => running.pinned[i] = pinned,
@@ -133,6 +147,20 @@ pub fn boot(
 }
 
 impl Running {
+    /// One more thread. If the system refuses it, those before it end: nothing is left half started.
+    fn add(&mut self, thread: io::Result<JoinHandle<io::Result<()>>>) -> Result<(), StartError> {
+        match thread {
+            Ok(thread) => self.threads.push(thread),
+            Err(e) => {
+                if !cfg!(afflux_mutation = "half_started") {
+                    self.stop();
+                }
+                return Err(StartError::System(e));
+            }
+        }
+        Ok(())
+    }
+
     /// Ends the threads and waits for them. A shard that is stuck in user code is waited for.
     pub fn stop(&mut self) {
         self.shared.life.set(Life::Stopped as u64);
@@ -157,7 +185,7 @@ fn short(name: &str) -> &str {
     &name[..end]
 }
 
-fn spawn(name: &str, run: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<JoinHandle<io::Result<()>>> {
+fn spawn(name: &str, run: Run) -> io::Result<JoinHandle<io::Result<()>>> {
     thread::Builder::new().name(name.to_string()).spawn(run)
 }
 
@@ -172,5 +200,49 @@ fn pin(cpu: Option<usize>, pinning: Pinning) -> Result<bool, StartError> {
             }
             Ok(pinned)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Case 136. Whichever thread the system refuses, the start says so, the threads before it have ended and the
+    /// address is free; the next start is as any other.
+    #[test]
+    fn a_start_without_all_its_threads_leaves_nothing_behind() {
+        let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = probe.local_addr().unwrap();
+        drop(probe);
+        let mut plan = HostPlan::defaults("host", 3);
+        plan.listen.push(address);
+        let plan = Arc::new(plan);
+        let nothing = || Arc::from(Vec::new());
+        for refused in 0..4 {
+            let (running, ended) = bounded::<()>(0);
+            let mut asked = 0;
+            let mut some = |name: &str, run: Run| {
+                asked += 1;
+                if asked > refused {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                let running = running.clone();
+                let run = move || {
+                    let end = run();
+                    drop(running);
+                    end
+                };
+                spawn(name, Box::new(run))
+            };
+            let error = boot_with(plan.clone(), nothing(), None, nothing(), &mut some).unwrap_err();
+            assert!(matches!(error, StartError::System(_)), "{error:?}");
+            assert_eq!(asked, refused + 1, "nobody asks on");
+            drop(running);
+            // Nothing is ever sent; it would be empty while any thread runs.
+            assert_eq!(ended.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected), "{refused} had started");
+        }
+        let mut whole = boot(plan, nothing(), None, nothing()).unwrap();
+        assert_eq!(whole.addresses, [address]);
+        whole.stop();
     }
 }

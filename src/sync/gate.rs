@@ -259,7 +259,7 @@ impl PermitGate {
 
     /// How much of `want` the rules allow, as of `word`.
     fn allowed(&self, word: Word, shard: ShardId, want: u32) -> u32 {
-        if word.has(STOPPED) {
+        if word.has(STOPPED) && !cfg!(afflux_mutation = "gate_grants_when_stopped") {
             return 0;
         }
         let free = self.config.limit - word.in_use();
@@ -530,6 +530,9 @@ impl PermitGate {
         match new.has(PAUSED) {
             false if new.in_use() >= self.config.pause_at => Some(Pressure::Paused),
             true if new.in_use() <= self.config.resume_at => Some(Pressure::Running),
+            true if cfg!(afflux_mutation = "no_hysteresis") && new.in_use() < self.config.pause_at => {
+                Some(Pressure::Running)
+            }
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
 //! The host's job limit, from outside: what happens, in order, when handlers do not finish, and that one
 //! shard's trouble is not the others'.
 
+use std::collections::VecDeque;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use afflux::{ByteSize, Detail, ErrorKind, Host, Hwm, IdlePolicy, Lane, Pinning, 
 
 use crate::support::proxy::Proxy;
 use crate::support::{
-    Door, address, as_number, asked, block_on, connected, echo, kept, link, number, server, small, until, until_status,
-    watch,
+    Door, address, as_number, asked, block_on, connected, echo, kept, link, number, padded, server, small, until,
+    until_status, watch,
 };
 
 const LONG: Duration = Duration::from_secs(80);
@@ -268,4 +269,35 @@ fn one_job_and_one_started_handler_are_enough() {
     until_status(&server, |s| s.delivered == 500);
     let status = server.status();
     assert_eq!((status.permits.peak, status.shards[0].started_peak), (1, 1));
+}
+
+/// Where records may own only so many bytes, small ones find their place whenever one of them finishes. A large one
+/// that needs most of it at once is not passed by them for ever: what it lacks is kept free until it has it.
+#[test]
+fn a_large_record_is_not_passed_by_small_ones_for_ever() {
+    let _dog = watch();
+    let (keep, held) = kept();
+    let server = server("server").max_owned_bytes(ByteSize::kib(64)).channel("keep", keep).start().unwrap();
+    let crowd = connected(small("crowd").connect(address(&server)));
+    let lone = connected(small("lone").connect(address(&server)));
+    let small = crowd.client().channel("keep");
+    let ask = || small.request("", padded(0, 1000)).timeout(LONG).submit();
+    // Always more of them than may be owned.
+    let mut asked: VecDeque<_> = (0..400).map(|_| ask()).collect();
+    until_status(&server, |s| s.owned_bytes > 60 << 10 && s.received == 400);
+    let large = lone.client().channel("keep").request("", padded(1, 48 << 10)).timeout(LONG).submit();
+    until_status(&server, |s| s.received == 401);
+    let mut passed = 0;
+    loop {
+        let (responder, payload) = held.recv().unwrap();
+        responder.reply("");
+        if as_number(&payload) == 1 {
+            break;
+        }
+        asked.pop_front().unwrap().wait().unwrap();
+        asked.push_back(ask());
+        passed += 1;
+        assert!(passed < 5_000, "small ones go on passing it");
+    }
+    large.wait().unwrap();
 }

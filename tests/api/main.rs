@@ -6,10 +6,13 @@ mod support;
 
 mod basics;
 mod budget;
+mod closing;
 mod gate;
+mod hostile;
 mod idle;
 mod lanes;
 mod local;
+mod marks;
 mod multicast;
 mod options;
 mod order;

@@ -150,7 +150,10 @@ fn check_queues(
             let holds = match held {
                 None => true,
                 Some(Reason::ReplyMark) => target.replies.bytes() >= plan.reply.per_peer,
-                Some(Reason::OwnedBytes) => owned > 0 && owned + head.charge > plan.max_owned_bytes,
+                Some(Reason::OwnedBytes) => {
+                    let free = shared.owned_line.kept_from(target.id.0);
+                    owned + free > 0 && owned + head.charge + free > plan.max_owned_bytes
+                }
                 Some(Reason::PermitShare) => {
                     plan.jobs.caps_targets() && target.jobs.get() >= u64::from(plan.jobs.per_target)
                 }
@@ -179,7 +182,8 @@ fn check_queues(
             broken(format!("the mark of what comes from {} is {mark}, and shard {at} was told {told}", label()));
         }
         if target.parked.is_raised() && target.is_up() {
-            let full = if origin.is_parked() { !origin.is_empty() } else { shared.oversize.ops() > 0 };
+            let in_line = shared.oversize_line.kept_from(target.id.0) > 0;
+            let full = if origin.is_parked() { !origin.is_empty() } else { shared.oversize.ops() > 0 || in_line };
             coverage.see("parked for want of oversize budget", !origin.is_parked());
             if !full {
                 broken(format!("the link to {} is parked with {} records queued", label(), origin.len()));

@@ -100,6 +100,7 @@ impl CompletionEngine {
                 && dial.name.as_ref().or(dial.seen.as_ref()) == Some(&claim.node)
                 && self.ups.get(&dial.target.id).is_none_or(|up| up.theirs.is_none())
         });
+        let own = own.filter(|_| !cfg!(afflux_mutation = "both_links_stay"));
         let Some(at) = own else { return self.pair(application, completion, None, true) };
         let (target, conns) = (self.dials[at].target.id, self.dials[at].conns);
         let up = self.ups.get(&target).map(|up| up.link);
@@ -166,7 +167,7 @@ impl CompletionEngine {
             .iter()
             .filter_map(|id| self.ups.get(id))
             .any(|up| up.heard_at > contest.asked_at || Instant(up.target.last_read_ns.get()) > contest.asked_at);
-        if alive {
+        if alive && !cfg!(afflux_mutation = "newcomer_wins") {
             let why = format!("AlreadyExists: another instance of {} is linked and alive", claim.node);
             return self.refuse(contest.application, contest.completion, &why);
         }

@@ -164,8 +164,13 @@ impl Tickets {
             .filter(|(shard, _)| may(*shard))
             .min_by_key(|(_, line)| {
                 let stand = &self.entries[line.first as usize].stand;
-                let blind = cfg!(afflux_mutation = "gate_ignores_age");
-                if blind { (Instant(0), 0) } else { (stand.since, stand.sequence) }
+                if cfg!(afflux_mutation = "gate_ignores_age") {
+                    (Instant(0), 0)
+                } else if cfg!(afflux_mutation = "gate_newest_first") {
+                    (Instant(0), u64::MAX - self.entries[line.last as usize].stand.sequence)
+                } else {
+                    (stand.since, stand.sequence)
+                }
             })
             .map(|(shard, _)| shard)
     }
@@ -208,7 +213,7 @@ impl Tickets {
         let (told, waiting) = match self.state(&ticket) {
             State::Vacant => return Cancelled::Void,
             State::Granted => (Cancelled::Granted, 0),
-            State::Waiting => (Cancelled::Unlinked, 1),
+            State::Waiting => (Cancelled::Unlinked, u32::from(!cfg!(afflux_mutation = "cancelled_still_counted"))),
         };
         self.unlink(ticket.index);
         self.count -= waiting;
