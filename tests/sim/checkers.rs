@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use afflux::base::id::ShardId;
 use afflux::engine::shared::HostShared;
-use afflux::flow::target::Target;
+use afflux::flow::target::{Dialect, Target};
+use afflux::policy::budget::link_marks;
 
 use super::book::{Book, End, Kind};
 use super::coverage::Coverage;
@@ -122,7 +123,14 @@ pub fn not_at_rest(node: &Node) -> Vec<String> {
         left.push(("queued jobs", port.queued.get()));
         left.push(("records received and not claimed", port.unclaimed.get()));
     }
-    for target in shared.targets.lock().iter() {
+    let targets = shared.targets.lock();
+    let peers = targets.iter().filter(|target| target.dialect != Dialect::Local);
+    let marks = link_marks(&shared.plan.hwm, peers.clone().count() as u32);
+    let astray = peers.filter(|target| target.mark.limit() != marks.send).count() as u64;
+    left.push(("send marks that are not those of so many links", astray));
+    let receive = shared.receive_mark.get();
+    left.push(("receive marks that are not those of so many links", u64::from(receive != marks.receive)));
+    for target in targets.iter() {
         left.push(("bytes under a mark", target.mark.bytes()));
         left.push(("jobs of a target", target.jobs.get()));
         left.push(("waiters at a mark", target.mark.waiters().into()));

@@ -63,6 +63,14 @@ impl Dealer {
         self.connection.as_ref().is_some_and(|connection| connection.ready)
     }
 
+    /// Goes, and does not come back.
+    pub fn leave(&mut self, net: &Arc<Net>) {
+        self.redials_at = u64::MAX;
+        if let Some(connection) = self.connection.take() {
+            net.unwatch(connection.transport.end, Thread { node: self.at, life: 0, at: 0 });
+        }
+    }
+
     /// Puts a request into its hands: frames behind the delimiter, in the form of a DEALER.
     pub fn ask(&mut self, op: u32, frames: &[&[u8]], is_wrong: bool) {
         let Some(connection) = &mut self.connection else { return };

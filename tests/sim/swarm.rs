@@ -180,11 +180,13 @@ impl Swarm {
             budget: one_of(r, &[0, 0, 0, 128 << 10, 512 << 10]),
             shards,
         };
-        // Every fourth run is driven into a corner that chance alone finds rarely.
+        // Six runs of sixteen are driven into a corner that chance alone finds rarely.
         match seed % 16 {
             3 | 11 => swarm.under_pressure(r),
             7 => swarm.slow_readers(r),
             15 => swarm.crowded(r),
+            5 => swarm.moving_marks(r),
+            13 => swarm.hot(r),
             _ => {}
         }
         swarm
@@ -206,6 +208,24 @@ impl Swarm {
         (self.large_percent, self.request_percent, self.lazy_percent) = (15, 90, 60);
         (self.faults.cut, self.faults.freeze, self.faults.interval_us) = (true, true, 20_000);
         self.reply_hold = self.max_message + 1024;
+    }
+
+    /// A budget for few links, of which there are many; thin connections, so that queues hold what is allowed.
+    fn moving_marks(&mut self, r: &mut Rng) {
+        (self.budget, self.max_message, self.pipe) = (one_of(r, &[384 << 10, 512 << 10]), 4 << 10, 700);
+        (self.large_percent, self.request_percent, self.dealers, self.links) = (40, 20, 3, 2);
+        (self.closed_percent, self.interval_us, self.burst, self.callers) = (0, 100, 16, 9);
+        (self.room_ops, self.jobs) = (1024, self.jobs.max(16));
+        (self.faults.cut, self.faults.freeze, self.faults.interval_us) = (true, true, 3_000);
+    }
+
+    /// Handlers that do not finish, a few jobs, and targets that may have only some of them.
+    fn hot(&mut self, r: &mut Rng) {
+        (self.jobs, self.job_share_percent) = (one_of(r, &[5, 16]) as u32, one_of(r, &[20, 50]));
+        (self.started_per_shard, self.keep_percent, self.hold_us, self.request_percent) = (1, 50, 5_000, 90);
+        (self.receive_mark, self.owned, self.reply_per_peer) = (16 << 10, 16 << 20, 1 << 20);
+        (self.closed_percent, self.window, self.callers) = (100, 16, 9);
+        (self.request_slots, self.requests_per_peer) = (1024, 1024);
     }
 
     /// A small room that handlers and callers fill.
