@@ -37,6 +37,10 @@ line_unheeded           | loom | line::who_stays_becomes_the_first
 gate_overtake           | loom | gate::a_newcomer_does_not_overtake
 gate_lost_release       | loom | gate::a_release_against_one_who_enqueues
 gate_unversioned        | loom | gate::shares_hold_while_permits_move
+lead_left_unarmed       | loom | lead::
+lead_warm_while_owed    | loom | lead::
+lead_unexpected         | loom | lead::
+lead_hushed_blindly     | loom | lead::
 announced_allocated     | prop | codec::
 long_length_unchecked   | prop | codec::
 egress_loses_unbegun    | prop | egress::
@@ -46,6 +50,8 @@ wheel_early             | prop | wheel::
 topics_forget_length    | prop | topics::
 publications_drop_uncounted | prop | publications::
 stream_limit_ignored    | prop | stream::
+lead_unjudged           | api  | a_leader_that_is_stuck_holds_up_nobody
+lead_word_lost          | sim  | promises
 permit_after_callback   | lib  | a_permit_is_back_before_the_first_instruction
 permit_returned_twice   | lib  | a_job_that_may_not_start_keeps_its_permit
 late_admission          | lib  | room_that_comes_after_the_deadline

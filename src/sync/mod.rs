@@ -5,6 +5,7 @@
 pub mod baton;
 pub mod cell;
 pub mod gate;
+pub mod lead;
 pub mod line;
 pub mod lock;
 pub mod mark;

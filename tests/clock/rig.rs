@@ -107,16 +107,6 @@ pub fn echo() -> SeatFactory {
     })
 }
 
-/// A channel that is served by futures.
-pub fn served<F, S>(serve: S) -> SeatFactory
-where
-    F: Future<Output = Result<Bytes, Failure>> + 'static,
-    S: Fn(Request, LocalClient) -> F + Clone + Send + Sync + 'static,
-{
-    let factory = Arc::new(move |_shard: usize| serve.clone());
-    Arc::new(move |shard, seat| -> Box<dyn Seat> { Box::new(AsyncSeat::new(factory.clone(), shard, seat)) })
-}
-
 /// What a host of a test is made from.
 pub struct Spec {
     pub plan: HostPlan,
@@ -423,7 +413,7 @@ impl Node {
                 CompletionAction::Watch { conn, transport } => {
                     net.watch(end(&transport), thread, (conn.index, conn.generation));
                 }
-                CompletionAction::Completion { transport } => net.set_lane(end(&transport), Lane::Completion),
+                CompletionAction::Completion { transport, .. } => net.set_lane(end(&transport), Lane::Completion),
                 CompletionAction::Forget { conn } => {
                     if let Some(end) = self.dialling.remove(&(conn.index, conn.generation)) {
                         net.unwatch(&end, thread);

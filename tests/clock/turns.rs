@@ -17,7 +17,11 @@ fn a_stopped_peer_costs_another_nothing() {
     let run = |stopped: bool| {
         let heard = Arc::new(AtomicU64::new(0));
         let hear = heard.clone();
-        let sink = |hear: Arc<AtomicU64>| told(move |_, _| drop(hear.fetch_add(1, Ordering::SeqCst)));
+        let sink = |hear: Arc<AtomicU64>| {
+            told(move |_, _| {
+                hear.fetch_add(1, Ordering::SeqCst);
+            })
+        };
         let host = Spec::new("host", 1).connect(1, Some("slow"), 1).connect(2, Some("fast"), 1).marks(8192, 8192);
         let slow = Spec::new("slow", 1).node_handler(sink(Arc::default()));
         let mut rig = Rig::up(vec![host, slow, Spec::new("fast", 1).node_handler(sink(hear))]);

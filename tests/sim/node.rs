@@ -418,7 +418,7 @@ impl Node {
                         CompletionAction::Watch { conn, transport } => {
                             net.watch(end_of(&transport), thread, (conn.index, conn.generation));
                         }
-                        CompletionAction::Completion { transport } => {
+                        CompletionAction::Completion { transport, .. } => {
                             net.set_lane(end_of(&transport), LaneOf::Completion);
                         }
                         CompletionAction::Forget { conn } => {

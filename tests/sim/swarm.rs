@@ -75,6 +75,8 @@ pub struct Swarm {
     pub give_up_percent: u64,
     /// Operations whose callers look late at what became of them.
     pub lazy_percent: u64,
+    /// Requests after which a thread waits and leads.
+    pub lead_percent: u64,
     pub try_percent: u64,
     /// Sends to a channel that go to all of its members.
     pub multicast_percent: u64,
@@ -159,6 +161,7 @@ impl Swarm {
             large_percent: one_of(r, &[0, 3, 15]),
             request_percent: one_of(r, &[20, 50, 90]),
             lazy_percent: one_of(r, &[0, 0, 20, 60]),
+            lead_percent: [0, 20, 60][(seed / 2 % 3) as usize],
             give_up_percent: one_of(r, &[0, 2, 10]),
             try_percent: one_of(r, &[0, 10]),
             multicast_percent: one_of(r, &[0, 20]),
