@@ -221,8 +221,11 @@ fn write_frame(out: &mut Vec<u8>, flags: u8, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
-/// The first message, if it is whole: its length, and its frames with whether they are commands.
-fn message(bytes: &[u8]) -> Option<(usize, Vec<(bool, Vec<u8>)>)> {
+/// Frames, with whether they are commands.
+type Frames = Vec<(bool, Vec<u8>)>;
+
+/// The first message, if it is whole: its length, and its frames.
+fn message(bytes: &[u8]) -> Option<(usize, Frames)> {
     let (mut at, mut frames) = (0, Vec::new());
     loop {
         let flags = *bytes.get(at)?;

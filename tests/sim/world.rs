@@ -745,8 +745,13 @@ impl World {
 
     /// Threads that were interrupted go on: those of one host, or all.
     fn resume(&mut self, node: Option<usize>) {
-        for (_, thread) in self.interrupted.extract_if(.., |_, thread| node.is_none_or(|node| thread.node == node)) {
-            thread.end();
+        let all = std::mem::take(&mut self.interrupted);
+        for (number, thread) in all {
+            if node.is_none_or(|node| thread.node == node) {
+                thread.end();
+            } else {
+                self.interrupted.insert(number, thread);
+            }
         }
     }
 
