@@ -364,10 +364,17 @@ impl<K: Terminal> Pending<K> {
         Some(K::end(taken(&self.shared, outcome, self.since)))
     }
 
-    /// Sleeps until it has ended. See [`Op::wait`] for threads of the runtime.
-    pub fn wait(self) -> Result<K::Ok, K::Err> {
+    /// Sleeps until it has ended. On a thread of the runtime it never sleeps: if it has not ended, it is
+    /// cancelled and ends in `InvalidOperation`; the payload comes back if it never left.
+    pub fn wait(mut self) -> Result<K::Ok, K::Err> {
         if here::is_runtime_thread() {
-            return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), None));
+            if let Some(id) = self.cell {
+                let detail = Detail::WaitOnShard;
+                self.shared.fail(id, self.tag, self.target.as_ref(), ErrorKind::InvalidOperation, detail);
+            }
+            // Ended by us, or before us by somebody else: then that is its end.
+            let refused = || K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), None);
+            return self.try_take().unwrap_or_else(|| Err(refused()));
         }
         if let Some(id) = self.cell {
             self.shared.cells.set_notify(id, Notify::Waker(parker::thread_waker()));

@@ -456,10 +456,12 @@ impl<J, R> BridgeTask<J, R> {
     }
 
     /// Sleeps until the result has come, at most for `timeout`; then the job is abandoned and the end is
-    /// `DeadlineExceeded`. On a thread of the runtime it ends at once in `InvalidOperation`.
+    /// `DeadlineExceeded`. On a thread of the runtime, which may not block, a result that has not come is
+    /// abandoned at once, and the end is `InvalidOperation`.
     pub fn wait(mut self, timeout: Duration) -> Result<(R, JobTimes), Error> {
         if here::is_runtime_thread() {
-            return Err(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard));
+            let refused = || Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard);
+            return self.try_take().unwrap_or_else(|| Err(refused()));
         }
         let begin = self.core.clock.now();
         let end = begin.after(timeout);
@@ -665,6 +667,21 @@ mod tests {
         assert_eq!(left.running + left.queued, 1, "it hangs, and the shutdown says so");
         go.send(()).unwrap();
         assert_eq!(task.wait(LONG).unwrap().0, 2);
+    }
+
+    #[test]
+    fn a_thread_that_may_not_block_gets_what_there_is() {
+        let _watchdog = watch();
+        let (bridge, go) = stuck(2, 0);
+        let done = bridge.try_permit(1).unwrap().submit(1);
+        go.send(()).unwrap();
+        until(|| bridge.snapshot().done == 1);
+        let not_yet = bridge.try_permit(1).unwrap().submit(2);
+        here::enter_runtime();
+        assert_eq!(done.wait(LONG).unwrap().0, 2);
+        assert_eq!(not_yet.wait(LONG).unwrap_err().detail(), Detail::WaitOnShard);
+        go.send(()).unwrap();
+        until(|| bridge.snapshot().held() == 0);
     }
 
     #[test]

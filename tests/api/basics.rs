@@ -494,20 +494,42 @@ fn a_timeout_that_is_none_is_refused() {
 #[test]
 fn waiting_on_a_shard_is_an_error() {
     let _dog = watch();
-    let server = server("server").channel("echo", asked(echo)).start().unwrap();
+    let (keep, _held) = kept();
+    let server = server("server").channel("echo", asked(echo)).channel("keep", keep).start().unwrap();
     let inner = Arc::new(client_of(&server));
+    // Nothing greets there: what is addressed by its name waits to be found.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let lost = Arc::new(small("lost").connect(format!("tcp://{}", nobody.local_addr().unwrap())).start().unwrap());
     let outer = crate::support::server("outer")
         .channel(
             "block",
             asked(move |request, cx| {
+                let refused =
+                    |e: &afflux::Error| (e.kind(), e.detail()) == (ErrorKind::InvalidOperation, Detail::WaitOnShard);
                 let channel = inner.client().channel("echo");
                 let waited = channel.request("", "mine").wait().unwrap_err();
-                let submitted = channel.request("", "other").submit().wait().unwrap_err();
                 let sent = channel.send("", "mine").wait().unwrap_err();
-                let all = [waited.error(), submitted.error(), sent.error()].map(|e| (e.kind(), e.detail()));
-                assert_eq!(all, [(ErrorKind::InvalidOperation, Detail::WaitOnShard); 3]);
+                assert!(refused(waited.error()) && refused(sent.error()));
                 assert_eq!(waited.unsent_payload().unwrap(), "mine");
                 assert_eq!(sent.into_payload(), "mine");
+
+                // What was started is cancelled: it comes back if it never left.
+                let gone = inner.client().channel("keep").request("", "other").submit().wait().unwrap_err();
+                assert!(refused(gone.error()) && gone.unsent_payload().is_none());
+                let nowhere = lost.client().channel("nowhere");
+                let asked = nowhere.request("", "asked").submit().wait().unwrap_err();
+                assert!(refused(asked.error()));
+                assert_eq!(asked.unsent_payload().unwrap(), "asked");
+                let sent = nowhere.send("", "sent").submit().wait().unwrap_err();
+                assert!(refused(sent.error()));
+                assert_eq!(sent.into_payload(), "sent");
+                assert_eq!(lost.status().waiting, 0);
+
+                // What had ended has that end.
+                let long = nowhere.send(&"m".repeat(300), "long").submit().wait().unwrap_err();
+                assert_eq!(long.error().detail(), Detail::MethodTooLong);
+                assert_eq!(long.into_payload(), "long");
+                channel.send("", "heard").submit().wait().unwrap();
                 request.reply(cx, "refused");
             }),
         )
