@@ -353,6 +353,67 @@ fn a_panic_ends_the_instance_and_not_the_shard() {
     until_status(&server, |s| s.shards[0].started == 0 && s.owned_bytes == 0 && s.requests == 0);
 }
 
+/// Panics where it is dropped, unless its thread is panicking already.
+struct LastWord;
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        assert!(thread::panicking(), "a last word");
+    }
+}
+
+/// What a panic leaves behind may panic again while it is dropped: that is counted too, and the shard lives.
+#[test]
+fn a_last_word_that_panics_does_not_end_the_shard() {
+    struct Fragile(#[allow(dead_code)] LastWord);
+    impl Handler for Fragile {
+        fn request(&mut self, request: Request, cx: &mut Context<'_, Self>) {
+            match request.method() {
+                "panic" => panic!("on purpose"),
+                "panic with" => std::panic::panic_any(LastWord),
+                "wait" => {
+                    let (responder, payload) = request.into_parts();
+                    let captured = LastWord;
+                    cx.channel("nobody-answers").request("", payload).then(cx, move |_, end, cx| {
+                        let _captured = captured;
+                        responder.reply_with(cx, end);
+                    });
+                }
+                _ => request.reply(cx, "alive"),
+            }
+        }
+    }
+    let _dog = watch();
+    let (keep, held) = kept();
+    let back = server("back").channel("nobody-answers", keep).start().unwrap();
+    let server =
+        connected(server("server").connect(address(&back)).channel("fragile", |_| Fragile(LastWord)).channel_async(
+            "closure",
+            |_| {
+                let captured = LastWord;
+                move |request: Request, _| {
+                    let _captured = &captured;
+                    assert_ne!(request.method(), "panic", "on purpose");
+                    async { Ok("alive".into()) }
+                }
+            },
+        ));
+    let client = client_of(&server);
+    let fragile = client.client().channel("fragile");
+    let waiting = fragile.request("wait", "").timeout(LONG).submit();
+    let _nested = held.recv().unwrap();
+    assert_eq!(fragile.request("panic", "").wait().unwrap_err().kind(), ErrorKind::Internal);
+    assert_eq!(waiting.wait().unwrap_err().kind(), ErrorKind::Internal);
+    assert_eq!(fragile.request("", "").wait().unwrap(), "alive", "the callback, the instance, the continuation");
+    assert_eq!(server.status().handler_panics, 3);
+    assert_eq!(fragile.request("panic with", "").wait().unwrap_err().kind(), ErrorKind::Internal);
+    assert_eq!(fragile.request("", "").wait().unwrap(), "alive");
+    let closure = client.client().channel("closure");
+    assert_eq!(closure.request("panic", "").wait().unwrap_err().kind(), ErrorKind::Internal);
+    assert_eq!(closure.request("", "").wait().unwrap(), "alive");
+    until_status(&server, |s| s.shards[0].started == 0 && s.owned_bytes == 0);
+}
+
 /// A factory that panics again makes calls to its seat end in `Internal`; the shard and its other channels
 /// live.
 #[test]
