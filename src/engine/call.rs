@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::destinations::Held;
 use super::handle::{Begun, Handle, Order, Waiter};
 use super::here;
 use super::session::SessionOrder;
@@ -98,7 +99,10 @@ impl Terminal for TwoWay {
 #[derive(Clone, Debug)]
 pub(crate) enum Origin<'a> {
     Borrowed(&'a Handle),
-    Owned(Arc<Handle>),
+    Owned {
+        handle: Arc<Handle>,
+        _held: Held,
+    },
     /// An end client's session, whose sends have a way of their own.
     Session(Box<SessionOrder>),
 }
@@ -108,7 +112,7 @@ impl Origin<'_> {
     fn handle(&self) -> Option<&Handle> {
         match self {
             Origin::Borrowed(handle) => Some(handle),
-            Origin::Owned(handle) => Some(handle),
+            Origin::Owned { handle, .. } => Some(handle),
             Origin::Session(_) => None,
         }
     }
@@ -116,7 +120,7 @@ impl Origin<'_> {
     fn shared(&self) -> &Arc<HostShared> {
         match self {
             Origin::Borrowed(handle) => handle.shared(),
-            Origin::Owned(handle) => handle.shared(),
+            Origin::Owned { handle, .. } => handle.shared(),
             Origin::Session(order) => &order.session().shared,
         }
     }
@@ -124,7 +128,7 @@ impl Origin<'_> {
     fn begin(&self, order: Order, waiter: Waiter<'_>) -> Begun {
         match self {
             Origin::Borrowed(handle) => handle.begin(order, waiter),
-            Origin::Owned(handle) => handle.begin(order, waiter),
+            Origin::Owned { handle, .. } => handle.begin(order, waiter),
             Origin::Session(session) => session.begin(order.payload, order.timeout, waiter),
         }
     }

@@ -1004,8 +1004,7 @@ impl CompletionEngine {
         }
         routes.settled = self.dials.iter().all(|d| d.had_outcome || d.role.is_some());
         self.shared.routes.store(Arc::new(routes));
-        let waiting = std::mem::take(&mut *self.shared.ready_wakers.lock());
-        waiting.into_iter().for_each(std::task::Waker::wake);
+        self.shared.watchers.wake();
         self.find_again();
     }
 

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::answer::Debt;
 use super::call::{Lineage, OneWay, Op, Origin, RequestOp, SendOp, Started, Terminal, TwoWay};
 use super::core::Core;
+use super::destinations::Held;
 use super::handle::{Handle, Waiter};
 use super::lanes;
 use super::publish::Publisher;
@@ -20,7 +21,7 @@ use crate::base::error::{Error, ErrorKind, RequestError};
 use crate::base::id::ShardId;
 use crate::base::record::Method;
 use crate::flow::target::Target;
-use crate::pattern::route::Address;
+use crate::pattern::route::Named;
 use crate::wire::stock::Publication;
 
 /// A service: one instance per shard and channel. Callbacks run to their end without interruption;
@@ -355,17 +356,17 @@ impl fmt::Debug for LocalClient {
 impl LocalClient {
     /// Any ready member of the channel.
     pub fn channel(&self, name: &str) -> LocalChannel {
-        self.address(Address::Channel(name.into()))
+        self.address(Named::Channel(name))
     }
 
     /// The node of that name.
     pub fn node(&self, name: &str) -> LocalChannel {
-        self.address(Address::Node(name.into()))
+        self.address(Named::Node(name))
     }
 
-    fn address(&self, address: Address) -> LocalChannel {
-        let slot = self.handle.slot(&address);
-        LocalChannel { handle: self.handle.clone(), slot, lineage: self.lineage, shard: PhantomData }
+    fn address(&self, named: Named<'_>) -> LocalChannel {
+        let (slot, held) = self.handle.slot(named);
+        LocalChannel { handle: self.handle.clone(), slot, held, lineage: self.lineage, shard: PhantomData }
     }
 }
 
@@ -374,6 +375,7 @@ impl LocalClient {
 pub struct LocalChannel {
     handle: Arc<Handle>,
     slot: usize,
+    held: Held,
     lineage: Lineage,
     shard: PhantomData<*mut ()>,
 }
@@ -392,7 +394,14 @@ impl LocalChannel {
     }
 
     fn op<K: Terminal>(&self, method: &str, payload: Bytes, timeout: Duration) -> Op<'static, K> {
-        Op::new(Origin::Owned(self.handle.clone()), self.slot, method, payload, timeout, self.lineage)
+        Op::new(
+            Origin::Owned { handle: self.handle.clone(), _held: self.held.clone() },
+            self.slot,
+            method,
+            payload,
+            timeout,
+            self.lineage,
+        )
     }
 }
 

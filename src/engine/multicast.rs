@@ -98,7 +98,9 @@ impl<'a> MulticastOp<'a> {
     /// Starts a send to every member that is reachable now.
     pub fn submit(self) -> Multicast {
         let sends = self.members().into_iter().map(|member| {
-            let (slot, origin) = (self.handle.slot(&member), Origin::Borrowed(self.handle));
+            // Held until its send has begun.
+            let (slot, _held) = self.handle.slot(member.named());
+            let origin = Origin::Borrowed(self.handle);
             let (payload, lineage) = (self.payload.clone(), Lineage::default());
             let send = Op::<OneWay>::new(origin, slot, &self.method, payload, self.timeout, lineage);
             (member.name().clone(), Send::Waits(send.submit()))

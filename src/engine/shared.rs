@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
+use std::thread::{self, ThreadId};
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -21,6 +22,7 @@ use crate::plan::HostPlan;
 use crate::sync::cell::{CellList, CellPool, CellState};
 use crate::sync::gate::{GateConfig, PermitGate};
 use crate::sync::lock::Lock;
+use crate::sync::parker;
 use crate::sync::published::Published;
 use crate::sync::ring::{Consumer, Producer, ring};
 use crate::sync::room::Room;
@@ -276,6 +278,41 @@ pub struct Counts {
     pub links_lost: Gauge,
 }
 
+/// Threads that are woken whenever what is reachable may have changed. Each is in here once, for as long as it
+/// waits.
+#[derive(Debug, Default)]
+pub struct Watchers(Lock<Vec<(ThreadId, Waker)>>);
+
+impl Watchers {
+    /// The calling thread among them, until the value is dropped. It looks again whenever it is woken.
+    pub fn watch(&self) -> Watch<'_> {
+        let thread = thread::current().id();
+        self.0.lock().push((thread, parker::thread_waker()));
+        Watch(self, thread)
+    }
+
+    /// Wakes them all; they stay.
+    pub fn wake(&self) {
+        let all = self.0.lock().clone();
+        all.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+}
+
+/// See [`Watchers::watch`].
+#[derive(Debug)]
+pub struct Watch<'a>(&'a Watchers, ThreadId);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().retain(|(thread, _)| *thread != self.1);
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct HostShared {
@@ -323,8 +360,8 @@ pub struct HostShared {
     pub tick: Latch,
     /// Rings of handles in use.
     pub caller_rings: Gauge,
-    /// Threads that wait until every configured connection is up.
-    pub ready_wakers: Lock<Vec<Waker>>,
+    /// Threads that wait until every configured connection is up, or until the host is over.
+    pub watchers: Watchers,
     /// Panics of handlers that were not logged yet.
     pub panics: Lock<Vec<(ShardId, String)>>,
     /// All links that are not gone, for status.
@@ -445,7 +482,7 @@ impl HostShared {
             tick: Latch::new(),
             oversize: Room::new(u32::MAX, plan.oversize_budget),
             caller_rings: Gauge::default(),
-            ready_wakers: Lock::new(Vec::new()),
+            watchers: Watchers::default(),
             panics: Lock::new(Vec::new()),
             targets: Lock::new(Vec::new()),
             publishing: plan.publisher.map(Publishing::new),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::base::error::SendError;
 use crate::base::record::{Kind, Method};
 use crate::engine::call::{Lineage, Op, Origin, RequestOp, SendOp};
+use crate::engine::destinations::Held;
 use crate::engine::handle::{Handle, Order};
 use crate::engine::multicast::MulticastOp;
 use crate::engine::shared::{Class, HostShared};
@@ -49,6 +50,8 @@ pub struct Channel {
     handle: Handle,
     address: Address,
     slot: usize,
+    /// Its number is its own.
+    _held: Held,
 }
 
 impl std::fmt::Debug for Channel {
@@ -66,8 +69,8 @@ impl Clone for Channel {
 impl Channel {
     fn new(shared: Arc<HostShared>, address: Address) -> Self {
         let handle = Handle::new(shared, Class::Caller);
-        let slot = handle.slot(&address);
-        Channel { handle, address, slot }
+        let (slot, _held) = handle.slot(address.named());
+        Channel { handle, address, slot, _held }
     }
 
     /// A one-way send. Its success says that this host's runtime accepted the record: not that the

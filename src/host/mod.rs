@@ -174,8 +174,8 @@ impl Host {
     pub fn ready(&self, timeout: Duration) -> Result<(), Error> {
         let shared = self.shared();
         let end = shared.clock.now().after(timeout);
+        let _watch = shared.watchers.watch();
         loop {
-            shared.ready_wakers.lock().push(parker::thread_waker());
             let missing: Vec<Arc<str>> =
                 shared.targets.lock().iter().filter(|t| t.dialled && !t.is_up()).map(|t| t.label()).collect();
             if missing.is_empty() {
@@ -307,4 +307,23 @@ fn drain(mut running: Running, deadline: Duration) -> Account {
     // What was accepted for a queue that no thread serves any more ends too.
     shared.end_all(ErrorKind::ShuttingDown);
     account
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Pinning;
+
+    #[test]
+    fn whoever_waited_for_the_peers_leaves_nothing_behind() {
+        let host = Host::builder("early").pinning(Pinning::Off).connect("tcp://127.0.0.1:9").start().unwrap();
+        for _ in 0..3 {
+            let error = host.ready(Duration::from_millis(1)).unwrap_err();
+            assert_eq!(error.detail(), Detail::NotConnected);
+        }
+        assert!(host.shared().watchers.is_empty());
+        let alone = Host::builder("alone").pinning(Pinning::Off).start().unwrap();
+        alone.ready(Duration::from_millis(1)).unwrap();
+        assert!(alone.shared().watchers.is_empty());
+    }
 }
