@@ -182,6 +182,8 @@ impl Eq for dyn Names + '_ {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::error::ErrorKind;
+    use crate::base::record::{Kind, Method};
     use crate::base::time::{Clock, Instant};
     use crate::engine::handle::{Begun, Handle, Order, Waiter};
     use crate::engine::shared::Class;
@@ -249,9 +251,9 @@ mod tests {
         let handle = Handle::new(shared.clone(), Class::Caller);
         let slot = handle.slot(Named::Channel("unknown")).0;
         let order = Order {
-            kind: crate::base::record::Kind::Message,
+            kind: Kind::Message,
             slot,
-            method: crate::base::record::Method::new(""),
+            method: Method::new(""),
             payload: bytes::Bytes::new(),
             timeout: std::time::Duration::from_secs(1),
             inherited: None,
@@ -263,7 +265,8 @@ mod tests {
             handle.slot(Named::Node(&format!("peer-{n}")));
         }
         assert_eq!(handle.slot(Named::Channel("unknown")).0, slot);
-        shared.fail(id, TAG_FINDING, None, crate::base::error::ErrorKind::ShuttingDown, Default::default());
+        shared.end_all(ErrorKind::ShuttingDown);
+        assert!(!shared.cells.is_live(id));
         let numbers = (0..many).map(|n| handle.slot(Named::Node(&format!("other-{n}"))).0);
         assert!(numbers.collect::<Vec<_>>().contains(&slot), "it has ended, and its place is used again");
     }
