@@ -206,6 +206,16 @@ impl Handle {
 
     /// Starts an operation: everything that can be decided now is decided now.
     pub fn begin(&self, order: Order, waiter: Waiter<'_>) -> Begun {
+        let mut crowded = false;
+        let begun = self.begin_locked(order, waiter, &mut crowded);
+        if crowded && self.class == Class::Caller {
+            // As in `send_now`.
+            std::thread::yield_now();
+        }
+        begun
+    }
+
+    fn begin_locked(&self, order: Order, waiter: Waiter<'_>, crowded: &mut bool) -> Begun {
         let shared = &self.shared;
         let state = &mut *self.state.lock();
         state.follow_routes(shared);
@@ -276,7 +286,7 @@ impl Handle {
                 let since = shared.clock.now();
                 let deadline = deadline(since, order.timeout, order.inherited);
                 let address = || state.destinations[order.slot].address.clone();
-                begin_request(shared, target, record, address, self.class, line, since, deadline, waiter)
+                begin_request(shared, target, record, address, self.class, line, since, deadline, waiter, crowded)
             }
             _ => {
                 let refused = with_producer(shared, line, target.owner, |producer| {
@@ -477,11 +487,11 @@ fn begin_request(
     since: Instant,
     deadline: Instant,
     waiter: Waiter<'_>,
+    crowded: &mut bool,
 ) -> Begun {
     record.expiry_ms = expiry_ms(deadline);
     let charge = record.charge();
     let tag = TAG_REQUEST | target.id.0;
-    let mut crowded = false;
     let begun = with_producer(shared, line, target.owner, |producer| {
         // A free slot, a free cell, a free place in the ring and room under the mark: then it is accepted.
         if producer.free() == 0 || target.mark.waiters() > 0 || !shared.enter_slot(&target) {
@@ -511,14 +521,10 @@ fn begin_request(
         };
         if let Some(record) = left {
             push(shared, producer, &target, record);
-            crowded = producer.free() < producer.capacity() / CROWDED;
+            *crowded = producer.free() < producer.capacity() / CROWDED;
         }
         Ok(id)
     });
-    if crowded && class == Class::Caller {
-        // As in `send_now`.
-        std::thread::yield_now();
-    }
     match begun {
         Ok(id) => Begun::Cell { id, tag, target: Some(target), deadline, since },
         Err(record) => {
