@@ -352,6 +352,10 @@ pub struct HostShared {
     pub completion: CompletionPort,
     /// See [`Life`].
     pub life: Epoch,
+    /// Somebody waits for the threads to end.
+    pub stopping: Latch,
+    /// Why the host is over though nobody stopped it.
+    failure: Lock<Option<Arc<str>>>,
     /// See [`Counts`].
     pub counts: Counts,
     /// Somebody waits for a host-wide bound: request slots, owned bytes, the oversize budget, the mark of replies.
@@ -477,6 +481,8 @@ impl HostShared {
             shards: ports,
             completion: CompletionPort { wake: completion_wake, inbox: CellList::inbox(), commands },
             life: Epoch::new(Life::Serving as u64),
+            stopping: Latch::new(),
+            failure: Lock::new(None),
             counts: Counts::default(),
             short: Latch::new(),
             tick: Latch::new(),
@@ -501,6 +507,31 @@ impl HostShared {
             1 => Life::Draining,
             _ => Life::Stopped,
         }
+    }
+
+    /// Lets every thread of the host end.
+    pub fn stop_threads(&self) {
+        self.life.set(Life::Stopped as u64);
+        for port in &self.shards {
+            port.wake.wake();
+        }
+        self.completion.wake.wake();
+    }
+
+    /// One of the host's threads is gone, and the host is over with it. Whoever waits for anything but an operation
+    /// hears of it; those are the caller's to end, with [`HostShared::end_all`]. The first reason is kept.
+    pub fn break_down(&self, why: String) {
+        self.failure.lock().get_or_insert_with(|| why.into());
+        self.stop_threads();
+        if let Some(publishing) = &self.publishing {
+            publishing.wake_waiting();
+        }
+        self.watchers.wake();
+    }
+
+    /// Why the host is over though nobody stopped it.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.failure.lock().clone()
     }
 
     /// A target of this host, by its id.

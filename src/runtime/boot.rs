@@ -1,24 +1,29 @@
 //! Starting and ending the threads of a host: what is needed from the system is asked for first,
-//! so that a start either succeeds whole or leaves nothing behind.
+//! so that a start either succeeds whole or leaves nothing behind. A host without one of its threads would
+//! leave its callers waiting, so it is over as soon as one is gone.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use mio::{Poll, Waker};
 
 use super::clock::SystemClock;
 use super::completion::CompletionLoop;
 use super::shard::{ShardLoop, WAKE};
 use super::tcp;
+use crate::base::error::ErrorKind;
 use crate::base::id::ShardId;
+use crate::base::panic::caught;
 use crate::engine::completion::CompletionEngine;
 use crate::engine::seat::SeatFactory;
 use crate::engine::shard::ShardEngine;
-use crate::engine::shared::{HostShared, Life};
+use crate::engine::shared::HostShared;
 use crate::plan::{HostPlan, Pinning};
+use crate::sync::parker;
 use crate::sync::wake::WakeCell;
 
 /// The running threads of a host.
@@ -51,12 +56,25 @@ pub enum StartError {
 /// What one thread reports before it runs.
 type Report = (usize, Result<bool, StartError>);
 
+/// How often operations are ended that began while their host broke down.
+const STRAGGLERS: Duration = Duration::from_millis(50);
+
 /// Starts a host.
 pub fn boot(
     plan: Arc<HostPlan>,
     channels: Arc<[SeatFactory]>,
     node: Option<SeatFactory>,
     streams: Arc<[SeatFactory]>,
+) -> Result<Running, StartError> {
+    boot_with(plan, channels, node, streams, &|name, life| thread::Builder::new().name(name).spawn(life))
+}
+
+fn boot_with(
+    plan: Arc<HostPlan>,
+    channels: Arc<[SeatFactory]>,
+    node: Option<SeatFactory>,
+    streams: Arc<[SeatFactory]>,
+    spawn: &dyn Fn(String, Life) -> io::Result<JoinHandle<io::Result<()>>>,
 ) -> Result<Running, StartError> {
     let mut listeners = Vec::new();
     let mut addresses = Vec::new();
@@ -86,62 +104,104 @@ pub fn boot(
 
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| StartError::System(io::Error::other(e.to_string())))?;
+    let mut running =
+        Running { shared, clock, addresses, stream_addresses, pinned: vec![false; shards + 1], threads: Vec::new() };
+    let shared = &running.shared;
     let (reports, report) = bounded::<Report>(shards + 1);
-    let mut threads = Vec::new();
+    let mut lives: Vec<(String, Life)> = Vec::new();
     for (i, (poll, receiver)) in polls.into_iter().zip(receivers.shards).enumerate() {
-        let (shared, channels, node, streams) = (shared.clone(), channels.clone(), node.clone(), streams.clone());
-        let (wake, reports, plan) = (wakes[i].clone(), reports.clone(), plan.clone());
-        let thread = spawn(&format!("{}-{i}", short(&plan.name)), move || {
-            let pinned = pin(plan.shard_cpus[i], plan.pinning);
-            let go = pinned.is_ok();
-            let _ = reports.send((i, pinned));
-            if !go {
-                return Ok(());
-            }
-            let engine = ShardEngine::new(shared, ShardId(i as u16), receiver, &channels, node.as_ref());
-            let engine = engine.with_streams(&streams);
-            ShardLoop::new(engine, poll, wake, plan.idle).run()
-        });
-        threads.push(thread.map_err(StartError::System)?);
+        let (channels, node, streams) = (channels.clone(), node.clone(), streams.clone());
+        let (wake, plan, of_engine) = (wakes[i].clone(), plan.clone(), shared.clone());
+        let make = move || {
+            let pinned = pin(plan.shard_cpus[i], plan.pinning)?;
+            let engine = ShardEngine::new(of_engine, ShardId(i as u16), receiver, &channels, node.as_ref());
+            let shard = ShardLoop::new(engine.with_streams(&streams), poll, wake, plan.idle);
+            Ok((pinned, move || shard.run()))
+        };
+        let (shared, reports) = (shared.clone(), reports.clone());
+        lives.push((i.to_string(), Box::new(move || live(i, &shared, &reports, make))));
     }
-    let completion = {
-        let (shared, wake, plan) = (shared.clone(), wakes[shards].clone(), plan.clone());
-        spawn(&format!("{}-completion", short(&plan.name)), move || {
-            let pinned = pin(plan.completion_cpu, plan.pinning);
-            let go = pinned.is_ok();
+    let make = {
+        let (wake, plan, shared) = (wakes[shards].clone(), plan.clone(), shared.clone());
+        move || {
+            let pinned = pin(plan.completion_cpu, plan.pinning)?;
             // Before the start is reported: whoever asks then finds the targets of all connects.
             let engine = CompletionEngine::new(shared.clone(), receivers.completion, u64::from_le_bytes(seed));
-            let _ = reports.send((shards, pinned));
-            if !go {
-                return Ok(());
-            }
-            CompletionLoop::new(engine, shared, completion_poll, wake, listeners)?.run()
-        })
+            let completion = CompletionLoop::new(engine, shared, completion_poll, wake, listeners);
+            let completion = completion.map_err(StartError::System)?;
+            Ok((pinned, move || completion.run()))
+        }
     };
-    threads.push(completion.map_err(StartError::System)?);
-    let mut running = Running { shared, clock, addresses, stream_addresses, pinned: vec![false; shards + 1], threads };
-    for (i, outcome) in report.iter().take(shards + 1) {
-        match outcome {
-            Ok(pinned) => running.pinned[i] = pinned,
-            Err(e) => {
-                running.stop();
-                return Err(e);
-            }
+    let of_completion = shared.clone();
+    lives.push(("completion".into(), Box::new(move || live(shards, &of_completion, &reports, make))));
+
+    let started = run_all(&mut running, lives, &report, spawn);
+    if started.is_err() {
+        running.stop();
+    }
+    started.map(|()| running)
+}
+
+/// Starts the threads and hears from each; on an error some of them may run.
+fn run_all(
+    running: &mut Running,
+    lives: Vec<(String, Life)>,
+    report: &Receiver<Report>,
+    spawn: &dyn Fn(String, Life) -> io::Result<JoinHandle<io::Result<()>>>,
+) -> Result<(), StartError> {
+    let threads = lives.len();
+    for (name, life) in lives {
+        let name = format!("{}-{name}", short(&running.shared.plan.name));
+        running.threads.push(spawn(name, life).map_err(StartError::System)?);
+    }
+    for (i, outcome) in report.iter().take(threads) {
+        running.pinned[i] = outcome?;
+    }
+    Ok(())
+}
+
+/// What a thread runs from its beginning to its end.
+type Life = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+/// The life of thread `i`: what it runs is made there, the outcome is told, and it runs. If that ends before the host
+/// does, the host is over with it: what waits ends in an error, and so does what was about to begin, which this
+/// thread sees to until the host is stopped.
+fn live<R: FnOnce() -> io::Result<()>>(
+    i: usize,
+    shared: &HostShared,
+    reports: &Sender<Report>,
+    make: impl FnOnce() -> Result<(bool, R), StartError>,
+) -> io::Result<()> {
+    let broken = |panic: String| io::Error::other(format!("it panicked, which is a fault in afflux: {panic}"));
+    let made = caught(make).unwrap_or_else(|panic| Err(StartError::System(broken(panic))));
+    let (run, pinned) = match made {
+        Ok((pinned, run)) => (Some(run), Ok(pinned)),
+        Err(e) => (None, Err(e)),
+    };
+    // Nobody listens any more if another thread could not start.
+    let _ = reports.try_send((i, pinned));
+    let Some(run) = run else { return Ok(()) };
+    let end = caught(run).unwrap_or_else(|panic| Err(broken(panic)));
+    if let Err(e) = &end {
+        let name = thread::current().name().unwrap_or_default().to_owned();
+        shared.break_down(format!("thread {name} is gone: {e}"));
+        while !shared.stopping.is_raised() {
+            shared.end_all(ErrorKind::Internal);
+            parker::park(STRAGGLERS);
         }
     }
-    Ok(running)
+    end
 }
 
 impl Running {
     /// Ends the threads and waits for them. A shard that is stuck in user code is waited for.
     pub fn stop(&mut self) {
-        self.shared.life.set(Life::Stopped as u64);
-        for port in &self.shared.shards {
-            port.wake.wake();
-        }
-        self.shared.completion.wake.wake();
+        self.shared.stopping.raise();
+        self.shared.stop_threads();
         for thread in self.threads.drain(..) {
             let name = thread.thread().name().unwrap_or_default().to_string();
+            // One that outlived its work sleeps.
+            thread.thread().unpark();
             match thread.join() {
                 Ok(Ok(())) => {}
                 Ok(Err(e)) => log::error!("thread {name} ended early: {e}"),
@@ -157,10 +217,6 @@ fn short(name: &str) -> &str {
     &name[..end]
 }
 
-fn spawn(name: &str, run: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<JoinHandle<io::Result<()>>> {
-    thread::Builder::new().name(name.to_string()).spawn(run)
-}
-
 /// Whether the calling thread is pinned now.
 fn pin(cpu: Option<usize>, pinning: Pinning) -> Result<bool, StartError> {
     let Some(id) = cpu else { return Ok(false) };
@@ -172,5 +228,49 @@ fn pin(cpu: Option<usize>, pinning: Pinning) -> Result<bool, StartError> {
             }
             Ok(pinned)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::seat::Seat;
+    use crate::runtime::watchdog::watch;
+
+    fn plan() -> Arc<HostPlan> {
+        Arc::new(HostPlan { pinning: Pinning::Off, ..HostPlan::defaults("here", 2) })
+    }
+
+    /// Whichever thread cannot be had, those before it are gone when the error comes.
+    #[test]
+    fn a_start_that_fails_leaves_no_thread_behind() {
+        let _watchdog = watch();
+        for refused in 0..3 {
+            let (started, held) = (std::cell::Cell::new(0), Arc::new(()));
+            let spawn = |name: String, life: Life| {
+                if started.replace(started.get() + 1) == refused {
+                    return Err(io::ErrorKind::OutOfMemory.into());
+                }
+                let held = held.clone();
+                thread::Builder::new().name(name).spawn(move || {
+                    let _held = held;
+                    life()
+                })
+            };
+            let outcome = boot_with(plan(), Arc::new([]), None, Arc::new([]), &spawn);
+            assert!(matches!(outcome, Err(StartError::System(e)) if e.kind() == io::ErrorKind::OutOfMemory));
+            assert_eq!((Arc::strong_count(&held), started.get()), (1, refused + 1));
+        }
+    }
+
+    /// A thread that fails while it makes what it will run has not started, and nobody waits for it.
+    #[test]
+    fn a_thread_that_cannot_make_its_engine_fails_the_start() {
+        let _watchdog = watch();
+        let mut plan = (*plan()).clone();
+        plan.channels.push(("any".into(), 100));
+        let broken: SeatFactory = Arc::new(|shard, _| -> Box<dyn Seat> { panic!("no seat on shard {shard}") });
+        let outcome = boot(Arc::new(plan), Arc::new([broken]), None, Arc::new([]));
+        assert!(matches!(outcome, Err(StartError::System(e)) if e.to_string().contains("no seat on shard")));
     }
 }

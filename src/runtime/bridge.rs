@@ -521,22 +521,10 @@ mod tests {
 
     use super::*;
     use crate::policy::bridge::BridgeTime;
+    use crate::runtime::watchdog::watch;
 
     /// Longer than the watchdog lets any test be: a wait that only its deadline ends must fail.
     const LONG: Duration = Duration::from_secs(3600);
-
-    /// Ends the process if the test that holds it is not over in time.
-    fn watch() -> mpsc::Sender<()> {
-        let name = thread::current().name().unwrap_or("a test").to_owned();
-        let (over, ended) = mpsc::channel();
-        thread::spawn(move || {
-            if ended.recv_timeout(Duration::from_secs(90)) == Err(mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: {name} is not over");
-                std::process::abort();
-            }
-        });
-        over
-    }
 
     fn limits(jobs: u32, waiters: u32) -> BridgeLimits {
         BridgeLimits { jobs, bytes: 1 << 20, waiters }

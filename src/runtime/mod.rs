@@ -15,3 +15,5 @@ pub mod machine;
 pub mod resolver;
 pub mod shard;
 pub mod tcp;
+#[cfg(test)]
+pub mod watchdog;
