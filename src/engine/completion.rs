@@ -84,6 +84,9 @@ pub enum CompletionAction {
         conn: ConnKey,
         /// To this address.
         to: Endpoint,
+        /// Attempts that failed before: whichever of a name's addresses they began with, this one begins with
+        /// the next.
+        failed: usize,
     },
     /// Watch an accepted connection under its key.
     Watch {
@@ -168,6 +171,7 @@ struct Dial {
     name: Option<Arc<str>>,
     slot: u16,
     backoff: Backoff,
+    failed: usize,
     conns: [Option<ConnKey>; 2],
     had_outcome: bool,
     /// The node that was there when it was last seen.
@@ -314,6 +318,7 @@ impl CompletionEngine {
             name,
             slot,
             backoff,
+            failed: 0,
             conns: [None; 2],
             had_outcome: false,
             seen: None,
@@ -439,6 +444,7 @@ impl CompletionEngine {
         let dial = &mut self.dials[at as usize];
         let others = std::mem::take(&mut dial.conns);
         let wait = dial.backoff.next(&mut self.random);
+        dial.failed = dial.failed.wrapping_add(1);
         let first = !std::mem::replace(&mut dial.had_outcome, true);
         let attempts = dial.backoff.attempts();
         let line = format!("no link to {}: {why}", dial.target.label());
@@ -918,20 +924,20 @@ impl CompletionEngine {
             return;
         }
         let link = LinkId((u128::from(self.random.bits()) << 64) | u128::from(self.random.bits()));
-        let Dial { slot, ref to, pull, role, .. } = self.dials[at as usize];
+        let Dial { slot, ref to, pull, role, failed, .. } = self.dials[at as usize];
         let to = to.clone();
         let classic = if pull { Some(SocketType::Push) } else { role.map(|_| SocketType::Sub) };
         if let Some(socket) = classic {
             let side = Side::DialAs(socket);
             let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
             self.dials[at as usize].conns[0] = Some(conn);
-            return self.actions.push_back(CompletionAction::Dial { conn, to });
+            return self.actions.push_back(CompletionAction::Dial { conn, to, failed });
         }
         for (i, lane) in [Lane::Application, Lane::Completion].into_iter().enumerate() {
             let side = Side::Dial(Place { link, slot, lane });
             let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
             self.dials[at as usize].conns[i] = Some(conn);
-            self.actions.push_back(CompletionAction::Dial { conn, to: to.clone() });
+            self.actions.push_back(CompletionAction::Dial { conn, to: to.clone(), failed });
         }
     }
 
