@@ -348,11 +348,13 @@ mod tests {
         let _watchdog = watch();
         let there = Listener::bind("127.0.0.1:0").unwrap();
         let addr = there.local_addr().unwrap();
-        let (hold, held) = crossbeam_channel::bounded::<()>(0);
+        let ((hold, held), (begin, begun)) = (crossbeam_channel::bounded::<()>(0), crossbeam_channel::bounded(1));
         let stop = start(vec![connect("dead", 1), connect("live", addr.port())], move |host, _| {
+            // In this order, whichever is asked for first; that of the dead one ends when the test does.
             if host == "dead" {
-                // Ends when the test does.
-                let _ = held.recv();
+                let _ = (begin.try_send(()), held.recv());
+            } else {
+                begun.recv().unwrap();
             }
             Ok(vec![addr])
         });
