@@ -1,28 +1,35 @@
 //! What the parts of the hot path cost, in nanoseconds per operation, beside the best known of their kind in
-//! the same run: ring, permit gate, timer wheel, codec, wake. Ratios are of neighbours of one round.
+//! the same run: ring, permit gate, admission (mark, waiting room, claim), timer wheel, codec, wake. Ratios are of
+//! neighbours of one round. (A semaphore of an async runtime is in `benches/peers`, `-- --permits`.)
 
 mod common;
 #[path = "common/parts.rs"]
 mod parts;
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use afflux::sync::mark::Mark;
 use afflux::sync::ring::ring;
 use afflux::sync::wake::WakeCell;
-use common::{Args, Rounds, Sample, ends, machine, median, pin_other, serving};
+use common::nanos::{self, contend, until_over, window};
+use common::{Args, Rounds, Sample, pin_other, serving};
 use mio::{Events, Poll, Token, Waker};
-use serde_json::json;
 
 /// On one thread: row, and the row that it is compared with.
-const ALONE: [(&str, &str); 13] = [
+const ALONE: [(&str, &str); 20] = [
     ("CAS pair", ""),
     ("permit", "CAS pair"),
     ("permit claimed by 16", "CAS pair"),
     ("mutex pair", "CAS pair"),
+    ("mark", "CAS pair"),
+    ("room", "CAS pair"),
+    ("VecDeque item", ""),
+    ("claim of 1 origin", "VecDeque item"),
+    ("claim of 16 origins", "VecDeque item"),
+    ("mio waker, awake", ""),
+    ("wake cell, awake", "mio waker, awake"),
     ("rtrb item", ""),
     ("ring item", "rtrb item"),
     ("crossbeam-channel item", "rtrb item"),
@@ -35,10 +42,11 @@ const ALONE: [(&str, &str); 13] = [
 ];
 
 /// Between two processors.
-const TWO: [(&str, &str); 11] = [
+const TWO: [(&str, &str); 12] = [
     ("two: CAS pair", ""),
     ("two: permit", "two: CAS pair"),
     ("two: mutex pair", "two: CAS pair"),
+    ("two: mark", "two: CAS pair"),
     ("two: rtrb item", ""),
     ("two: ring item", "two: rtrb item"),
     ("two: crossbeam-channel item", "two: rtrb item"),
@@ -56,45 +64,7 @@ fn main() {
     let measures: Vec<_> = rows.iter().map(|(name, _)| (*name, || measure(&args, name))).collect();
     let measures: Vec<_> = measures.iter().map(|(name, run)| (*name, run as &dyn Fn() -> Sample)).collect();
     let rounds = Rounds::run(&args, &measures);
-    println!("micro: {}; two: between two processors", machine(&args));
-    println!("{:<30} {:>10}  {:<20} against", "", "ns", "ratio (least - most)");
-    let mut out = BTreeMap::new();
-    for (name, samples) in rounds.rows() {
-        let ns = |s: &Sample| s.secs * 1e9 / s.count as f64;
-        let median_ns = median(samples.iter().map(ns).collect());
-        let against = rows.iter().find(|(row, _)| row == name).map_or("", |(_, against)| against);
-        let ratios = rounds.ratios(name, against, ns);
-        let ratio = median(ratios.clone());
-        let text = if ratios.is_empty() {
-            String::new()
-        } else {
-            let (least, most) = ends(&ratios);
-            format!("{ratio:.2} ({least:.2} - {most:.2})")
-        };
-        println!("{name:<30} {median_ns:>10.1}  {text:<20} {}", if ratios.is_empty() { "" } else { against });
-        out.insert(name, json!({"ns": median_ns, "ratio": (!ratios.is_empty()).then_some(ratio), "ratios": ratios, "against": against}));
-    }
-    if let Some(path) = &args.json {
-        let all = json!({"bench": "micro", "machine": machine(&args), "rounds": args.rounds, "rows": out});
-        let text = serde_json::to_string_pretty(&all).expect("plain values");
-        fs::write(path, text + "\n").unwrap_or_else(|e| panic!("--json {}: {e}", path.display()));
-    }
-}
-
-/// A tenth of the time that the benches of whole hosts take: these repeat within nanoseconds.
-fn window(args: &Args) -> Duration {
-    args.window() / 10
-}
-
-/// Repeats `some` operations until the window is over.
-fn until_over(args: &Args, some: u64, mut work: impl FnMut(u64)) -> Sample {
-    work(some);
-    let (begin, mut count) = (Instant::now(), 0);
-    while begin.elapsed() < window(args) {
-        work(some);
-        count += some;
-    }
-    Sample::plain(count, begin.elapsed().as_secs_f64())
+    nanos::report(&args, "micro", &rounds, &rows);
 }
 
 fn measure(args: &Args, name: &str) -> Sample {
@@ -102,6 +72,7 @@ fn measure(args: &Args, name: &str) -> Sample {
         None => until_over(args, 1 << 12, parts::work(name)),
         Some("CAS pair") => contend(args, Arc::new(AtomicU64::new(0)), |word, _| parts::cas_pair(word)),
         Some("mutex pair") => contend(args, Arc::new(Mutex::new(0)), |word, _| parts::lock_pair(word)),
+        Some("mark") => contend(args, Arc::new(Mark::new(1 << 20)), |mark, _| parts::mark_pair(mark)),
         Some("permit") => contend(args, Arc::new(parts::gate(2)), parts::permit),
         Some(pair) if pair.ends_with("parked") => parked(args, pair.starts_with("wake")),
         Some(pair) => {
@@ -129,27 +100,6 @@ fn measure(args: &Args, name: &str) -> Sample {
             }
         }
     }
-}
-
-/// Two threads at one word: time per operation of one of them.
-fn contend<T: Send + Sync + 'static>(args: &Args, shared: Arc<T>, one: fn(&T, u16)) -> Sample {
-    let over = Arc::new(AtomicBool::new(false));
-    let (started, go) = mpsc::channel();
-    let other = {
-        let (args, shared, over) = (args.clone(), shared.clone(), over.clone());
-        std::thread::spawn(move || {
-            pin_other(&args);
-            started.send(()).expect("the other waits");
-            while !over.load(Ordering::Relaxed) {
-                (0..64).for_each(|_| one(&shared, 1));
-            }
-        })
-    };
-    go.recv().expect("the other starts");
-    let sample = until_over(args, 1 << 10, |n| (0..n).for_each(|_| one(&shared, 0)));
-    over.store(true, Ordering::Relaxed);
-    other.join().expect("it only counts");
-    sample
 }
 
 /// The end of the numbers.

@@ -161,6 +161,41 @@ fn send_queue() {
     }
 }
 
+/// Field case 011: a burst to the mark, its drain, and the same again: the second is no higher than the first, and
+/// what it took is given back too.
+#[test]
+fn a_second_burst_is_no_higher() {
+    let _turn = alone();
+    let _dog = watch_for(LONG);
+    let proxy = Proxy::to_nobody();
+    let client = small("client")
+        .connect(proxy.address())
+        .named("away")
+        .reconnect(Duration::from_millis(20), Duration::from_millis(100))
+        .send_hwm(Hwm::Bytes(ByteSize::mib(4)))
+        .start()
+        .unwrap();
+    let away = client.client().node("away");
+    away.try_send("", "").unwrap();
+    settle();
+    let row = Row::begin("second burst");
+    let heights = [(); 3].map(|()| {
+        let n = fill(&away, 100);
+        settle();
+        row.filled(100, n, link(&client).queued_bytes);
+        let height = live() - row.before;
+        let server = support::server("away").node_handler(told(|m, _| drop(m))).start().unwrap();
+        proxy.lead_to(&server);
+        until(|| link(&client).queued_bytes == 0 && link(&client).up);
+        proxy.lead_to_nobody();
+        drop(server);
+        until(|| !link(&client).up);
+        row.drained();
+        height
+    });
+    assert!(heights[1].max(heights[2]) <= heights[0] + SLACK, "{heights:?}");
+}
+
 /// Waits until nothing is taken or given back any more: what is under way has arrived.
 fn settle() {
     let mut seen = live();
@@ -295,6 +330,55 @@ fn receive_queue() {
         first_debt.0.reply("");
         first.wait().unwrap();
         until_status(&server, |s| s.delivered == n + 2 && s.owned_bytes == 0);
+        row.drained();
+    }
+}
+
+/// Records that were claimed and are not finished: as many as `max_owned_bytes` says, and no more are claimed.
+#[test]
+fn owned_bytes() {
+    let _turn = alone();
+    let _dog = watch_for(LONG);
+    const OWNED: u64 = 8 << 20;
+    for size in [4 << 10, 64 << 10] {
+        let (keep, held) = kept();
+        let server = support::server("server")
+            .max_jobs(10_000)
+            .max_started_handlers(10_000)
+            .max_owned_bytes(ByteSize::bytes(OWNED))
+            .receive_hwm(Hwm::Bytes(ByteSize::bytes(1)))
+            .channel("keep", keep)
+            .start()
+            .unwrap();
+        let client = connected(small("client").connect(address(&server)).send_hwm(Hwm::Bytes(ByteSize::kib(64))));
+        let channel = client.client().channel("keep");
+        let charge = charge_of(size);
+        let n = OWNED / charge;
+        let mut pending = Vec::with_capacity(n as usize + 1);
+        let mut debts = Vec::with_capacity(n as usize + 1);
+        // What is made at first use is made.
+        channel.request("", payload(size)).timeout(LONG).submit().detach();
+        held.recv().unwrap().0.reply("");
+        until_status(&server, |s| s.owned_bytes == 0);
+        settle();
+        let row = Row::begin("owned bytes");
+        for _ in 0..n {
+            let one = channel.request("", payload(size)).timeout(LONG).submit();
+            debts.push(held.recv().unwrap());
+            pending.push(one);
+        }
+        settle();
+        assert_eq!(server.status().owned_bytes, n * charge);
+        row.filled(size, n, n * charge);
+        // One more would be above the limit: it stays where it is.
+        pending.push(channel.request("", payload(size)).timeout(LONG).submit());
+        until_status(&server, |s| s.received == n + 2);
+        settle();
+        assert_eq!((held.try_recv().is_err(), server.status().owned_bytes), (true, n * charge));
+        debts.drain(..).for_each(|(debt, _)| debt.reply(""));
+        held.recv().unwrap().0.reply("");
+        pending.drain(..).for_each(|p| drop(p.wait().unwrap()));
+        until_status(&server, |s| s.owned_bytes == 0);
         row.drained();
     }
 }

@@ -5,6 +5,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "tidy/contract.rs"]
+mod contract;
+
 /// Floors from the bottom; a file imports lower ones. Those of one level do not know each other, except
 /// that `plan` stands on `base`.
 const FLOORS: [(&str, u8); 11] = [

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use afflux::{
-    Channel, Context, Handler, Host, HostBuilder, IdlePolicy, Message, Pending, Pinning, Placement, Request, TwoWay,
+    ByteSize, Channel, Context, Handler, Host, HostBuilder, IdlePolicy, Message, Pending, Pinning, Placement, Request,
+    TwoWay,
 };
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -41,6 +42,13 @@ impl Handler for Sink {
 /// One shard, not pinned, because the process is pinned as a whole.
 pub fn builder(name: &str, idle: IdlePolicy) -> HostBuilder {
     Host::builder(name).shards(Placement::Count(1)).pinning(Pinning::Off).idle(idle)
+}
+
+/// As much room as 1,024 messages of 64 KiB need on their way there and back. What is bounded by default is not
+/// the question where only speed is measured.
+pub fn roomy(builder: HostBuilder) -> HostBuilder {
+    let (peer, all) = (ByteSize::mib(256), ByteSize::mib(1024));
+    builder.waiting_room(16_384, all).reply_marks(peer, all).reply_hold(peer)
 }
 
 /// See [`serve_by`].
@@ -84,7 +92,12 @@ pub fn url(server: &Server) -> String {
 
 /// A host that is connected to a [`serve`].
 pub fn connect(server: &Server, idle: IdlePolicy) -> Host {
-    let host = builder("client", idle).connect(url(server)).start().expect("the client starts");
+    connect_by(server, builder("client", idle))
+}
+
+/// As [`connect`], with options.
+pub fn connect_by(server: &Server, builder: HostBuilder) -> Host {
+    let host = builder.connect(url(server)).start().expect("the client starts");
     host.ready(Duration::from_secs(60)).expect("the server is there");
     host
 }

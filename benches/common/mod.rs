@@ -2,12 +2,16 @@
 //! ones, rounds with paired ratios, tables and JSON. Not every bench uses all of it.
 #![allow(dead_code)]
 
+pub mod callers;
 pub mod counters;
 pub mod hosts;
 pub mod load;
+pub mod nanos;
+pub mod on_shard;
 pub mod raw;
+pub mod report;
+pub mod tasks;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -18,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use hdrhistogram::Histogram;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Set in the process that serves: what to serve.
 const SERVE: &str = "AFFLUX_BENCH_SERVE";
@@ -396,66 +400,17 @@ impl Rounds {
         self.rows.iter().flat_map(|(_, samples)| samples).flat_map(|s| s.hops).collect()
     }
 
-    /// `of` one row divided by `of` another, of each round in which both had the same cores. Empty if
-    /// there is no such row.
-    pub fn ratios(&self, row: &str, against: &str, of: impl Fn(&Sample) -> f64) -> Vec<f64> {
+    /// `of` one row and `of` another, of each round in which both had the same cores. Empty if there is no
+    /// such row.
+    pub fn pairs(&self, row: &str, against: &str, of: impl Fn(&Sample) -> f64) -> Vec<(f64, f64)> {
         let (Some(samples), Some(against)) = (self.samples(row), self.samples(against)) else { return Vec::new() };
         let pairs = samples.iter().zip(against).filter(|(s, a)| self.is_far(s) == self.is_far(a));
-        pairs.map(|(s, a)| of(s) / of(a)).collect()
+        pairs.map(|(s, a)| (of(s), of(a))).collect()
     }
 
-    /// Prints the table and writes what was asked for. `ceilings`: row to the row that it is compared
-    /// with; `of` is what is compared, and the ratio is of the same round.
-    pub fn report(&self, args: &Args, bench: &str, ceilings: &[(&str, &str)], of: fn(&Sample) -> f64) {
-        let hop = median(self.hops());
-        let machine = machine(args);
-        println!("{bench}: {machine}; hop between the cores {hop:.0} ns (about 26: near, about 170: far)");
-        println!(
-            "{:<28} {:>10} {:>10} {:>12} {:>9} {:>9} {:>24}",
-            "", "p50 us", "p99 us", "per second", "cpu ns", "switches", "ratio (least - most)"
-        );
-        let mut out = BTreeMap::new();
-        for (name, samples) in &self.rows {
-            let med = |f: &dyn Fn(&Sample) -> f64| median(samples.iter().map(f).collect());
-            let ceiling = ceilings.iter().find(|(row, _)| row == name).map_or("", |(_, ceiling)| ceiling);
-            let ratios = self.ratios(name, ceiling, of);
-            let ratio = if ratios.is_empty() {
-                String::new()
-            } else {
-                let (least, most) = ends(&ratios);
-                format!("{:.2} ({least:.2} - {most:.2})", median(ratios.clone()))
-            };
-            let (p50, p99) = (med(&|s| s.quantile_us(0.5)), med(&|s| s.quantile_us(0.99)));
-            let (rate, cpu, switches) = (med(&Sample::rate), med(&|s| s.cpu_ns), med(&|s| s.switches));
-            println!("{name:<28} {p50:>10.1} {p99:>10.1} {rate:>12.0} {cpu:>9.0} {switches:>9.2} {ratio:>24}");
-            out.insert(
-                name.clone(),
-                json!({"p50_us": p50, "p99_us": p99, "rate": rate, "cpu_ns": cpu, "switches": switches,
-                       "ratio": (!ratios.is_empty()).then(|| median(ratios.clone())), "ratios": ratios}),
-            );
-        }
-        if let Some(path) = &args.json {
-            let all: Value = json!({"bench": bench, "machine": machine, "hop_ns": hop, "rounds": args.rounds,
-                                    "secs": args.secs, "one_core": args.one_core, "rows": out});
-            let text = serde_json::to_string_pretty(&all).expect("plain values");
-            fs::write(path, text).unwrap_or_else(|e| panic!("--json {}: {e}", path.display()));
-        }
-        if let Some(path) = &args.hlog {
-            self.write_hlog(path).unwrap_or_else(|e| panic!("--hlog {}: {e}", path.display()));
-        }
-    }
-
-    fn write_hlog(&self, path: &PathBuf) -> std::io::Result<()> {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
-        let mut log = afflux::host::dump::HistogramLog::create(path, now)?;
-        for (at, (name, samples)) in self.rows.iter().enumerate() {
-            for sample in samples {
-                if let Some(times) = &sample.times {
-                    log.interval(&name.replace([' ', ','], "_"), at as f64, sample.secs, times)?;
-                }
-            }
-        }
-        log.sync()
+    /// The first divided by the second of each of [`Rounds::pairs`].
+    pub fn ratios(&self, row: &str, against: &str, of: impl Fn(&Sample) -> f64) -> Vec<f64> {
+        self.pairs(row, against, of).into_iter().map(|(own, other)| own / other).collect()
     }
 }
 
@@ -466,7 +421,21 @@ pub fn machine(args: &Args) -> String {
     let cpu = read("/proc/cpuinfo");
     let model =
         cpu.lines().find_map(|l| l.strip_prefix("model name")).map_or("", |l| l.trim_start_matches([' ', '\t', ':']));
-    format!("{cores} x {model}, Linux {}", read("/proc/sys/kernel/osrelease").trim())
+    format!("{cores} x {model}, Linux {}, {}", read("/proc/sys/kernel/osrelease").trim(), pinned(args))
+}
+
+/// What became of the pinning: both threads that would serve and measure are asked where they may run.
+fn pinned(args: &Args) -> String {
+    let (client, server) = args.cores();
+    let holds = |cpu: usize| {
+        let look =
+            move || pin(cpu) && core_affinity::get_core_ids().is_some_and(|all| all.len() == 1 && all[0].id == cpu);
+        std::thread::spawn(look).join().unwrap_or(false)
+    };
+    match (holds(client), holds(server)) {
+        (true, true) => format!("pinned to processors {client} and {server}"),
+        _ => "not pinned".into(),
+    }
 }
 
 pub fn median(mut values: Vec<f64>) -> f64 {

@@ -1,7 +1,7 @@
 //! Single parts of the crate, and what they are compared with: each a function that does so many
 //! operations on the calling thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,17 @@ use std::time::Duration;
 use afflux::base::id::ShardId;
 use afflux::base::record::{Kind, Method, Record};
 use afflux::base::time::Instant;
+use afflux::flow::ingress::{Ingress, OriginKey, TurnOrder};
 use afflux::flow::wheel::TimerWheel;
 use afflux::sync::gate::{GateConfig, PermitGate};
+use afflux::sync::mark::Mark;
 use afflux::sync::ring::ring;
+use afflux::sync::room::Room;
+use afflux::sync::wake::WakeCell;
 use afflux::wire::decode::{Decoder, Item, Mode};
 use afflux::wire::encode::encode;
 use bytes::Bytes;
+use mio::{Poll, Token, Waker};
 
 /// Does so many operations.
 pub type Work = Box<dyn FnMut(u64)>;
@@ -51,6 +56,34 @@ pub fn lock_pair(word: &Mutex<u64>) {
         let mut count = word.lock().expect("nobody panics");
         *count = black_box(count.wrapping_add(step));
     }
+}
+
+/// Asks for room in a queue's mark and gives it back.
+pub fn mark_pair(mark: &Mark) {
+    mark.try_admit(black_box(128)).expect("room");
+    let _ = mark.release(128);
+}
+
+/// Records that `origins` have are claimed, so many in a turn, with permits in hand: who is next, and what that
+/// changes.
+fn claims(origins: u32) -> Work {
+    let mut ingress: Ingress<u32> = Ingress::new(TurnOrder::OldestFirst);
+    (0..origins).for_each(|origin| ingress.attach(OriginKey(origin)));
+    let mut now = Instant(0);
+    Box::new(move |n| {
+        for _ in 0..turns(n) {
+            now = now.after(Duration::from_micros(1));
+            (0..origins).for_each(|origin| ingress.offered(OriginKey(origin), TURN as u32 / origins, now));
+            ingress.begin(TURN as u32);
+            ingress.acquired(ingress.want());
+            let mut claimed = 0;
+            while let Some(pick) = black_box(ingress.next()) {
+                claimed += pick.run;
+                ingress.claimed(pick, pick.run, now);
+            }
+            assert_eq!((u64::from(claimed), ingress.finish()), (TURN, 0));
+        }
+    })
 }
 
 fn repeat(mut one: impl FnMut() + 'static) -> Work {
@@ -101,6 +134,48 @@ pub fn work(name: &str) -> Work {
         "mutex pair" => {
             let word = Mutex::new(0);
             repeat(move || lock_pair(&word))
+        }
+        "mark" => {
+            let mark = Mark::new(1 << 20);
+            repeat(move || mark_pair(&mark))
+        }
+        "room" => {
+            let room = Room::new(4096, 64 << 20);
+            repeat(move || {
+                room.enter(black_box(128)).expect("room");
+                room.leave(128);
+            })
+        }
+        "claim of 1 origin" => claims(1),
+        "claim of 16 origins" => claims(16),
+        // Who is next, where nobody's age counts.
+        "VecDeque item" => {
+            let mut queue = VecDeque::with_capacity(TURN as usize);
+            Box::new(move |n| {
+                for _ in 0..turns(n) {
+                    (0..TURN).for_each(|i| queue.push_back(black_box(i)));
+                    (0..TURN).for_each(|i| assert_eq!(queue.pop_front(), Some(i)));
+                }
+            })
+        }
+        // Its target is awake and will look by itself.
+        "wake cell, awake" => {
+            let poll = Poll::new().expect("a poller");
+            let waker = Waker::new(poll.registry(), Token(0)).expect("a waker");
+            let cell = WakeCell::new(move || waker.wake().expect("an eventfd"));
+            Box::new(move |n| {
+                let _poll = &poll;
+                (0..n).for_each(|_| assert!(!black_box(&cell).wake()));
+                assert_eq!(cell.wakes(), 0, "it was called for a target that is awake");
+            })
+        }
+        "mio waker, awake" => {
+            let poll = Poll::new().expect("a poller");
+            let waker = Waker::new(poll.registry(), Token(0)).expect("a waker");
+            Box::new(move |n| {
+                let _poll = &poll;
+                (0..n).for_each(|_| waker.wake().expect("an eventfd"));
+            })
         }
         "ring item" => {
             let (mut tx, mut rx) = ring::<u64>(2 * TURN as usize);

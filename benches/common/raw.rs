@@ -25,8 +25,9 @@ pub struct Raw {
     events: Events,
     spin: Duration,
     size: usize,
-    /// Bytes of a message that has not come whole.
-    part: usize,
+    /// Bytes that came and were not told of: a message that has not come whole, and what was read so that a
+    /// write could go on.
+    held: usize,
     block: Vec<u8>,
 }
 
@@ -38,7 +39,7 @@ impl Raw {
         let poll = Poll::new().expect("a poller");
         let interest = Interest::READABLE | Interest::WRITABLE;
         poll.registry().register(&mut stream, STREAM, interest).expect("registers");
-        Raw { stream, poll, events: Events::with_capacity(8), spin, size, part: 0, block: vec![7; BATCH.max(size)] }
+        Raw { stream, poll, events: Events::with_capacity(8), spin, size, held: 0, block: vec![7; BATCH.max(size)] }
     }
 
     /// Connects to a [`serve`].
@@ -78,21 +79,32 @@ impl Raw {
 }
 
 impl Caller for Raw {
+    /// Reads where it cannot write: with more on its way than the sockets hold, both ends would wait to write.
     fn send(&mut self, n: usize) {
-        self.write(n * self.size);
+        let (mut bytes, mut since) = (n * self.size, None);
+        while bytes > 0 {
+            match self.stream.write(&self.block[..bytes.min(self.block.len())]) {
+                Ok(n) => bytes -= n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => match self.stream.read(&mut self.block) {
+                    Ok(n) => self.held += n,
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(&mut since),
+                    Err(e) => panic!("raw read: {e}"),
+                },
+                Err(e) => panic!("raw write: {e}"),
+            }
+        }
     }
 
     fn receive(&mut self, n: usize) -> usize {
-        loop {
-            let most = (n * self.size - self.part).min(self.block.len());
+        while self.held < self.size {
+            let most = (n * self.size - self.held).min(self.block.len());
             let got = self.read(most);
             assert_ne!(got, 0, "the server answers");
-            let have = self.part + got;
-            self.part = have % self.size;
-            if have >= self.size {
-                return have / self.size;
-            }
+            self.held += got;
         }
+        let whole = self.held / self.size;
+        self.held %= self.size;
+        whole
     }
 }
 
@@ -107,11 +119,77 @@ pub fn serve(size: usize, spin: Duration) -> ! {
             match raw.read(raw.block.len()) {
                 0 => return,
                 got => {
-                    let have = raw.part + got;
-                    raw.part = have % size;
-                    raw.write(have - raw.part);
+                    let have = raw.held + got;
+                    raw.held = have % size;
+                    raw.write(have - raw.held);
                 }
             }
+        }
+    });
+    serve_until_released(port)
+}
+
+/// One connection whose calls block, with nothing around it.
+pub struct Std {
+    stream: std::net::TcpStream,
+    size: usize,
+    held: usize,
+    block: Vec<u8>,
+}
+
+impl Std {
+    /// The most bytes that may be on their way: more than the sockets hold, and both ends would wait to write.
+    pub const MOST: usize = 256 << 10;
+
+    fn new(stream: std::net::TcpStream, size: usize) -> Std {
+        stream.set_nodelay(true).expect("a TCP option");
+        Std { stream, size, held: 0, block: vec![7; BATCH.max(size)] }
+    }
+
+    /// Connects to a [`serve_std`].
+    pub fn connect(server: &Server, size: usize) -> Std {
+        Std::new(std::net::TcpStream::connect(("127.0.0.1", server.port)).expect("the server listens"), size)
+    }
+
+    fn write(&mut self, mut bytes: usize) {
+        while bytes > 0 {
+            let some = bytes.min(self.block.len());
+            self.stream.write_all(&self.block[..some]).expect("the other end reads");
+            bytes -= some;
+        }
+    }
+}
+
+impl Caller for Std {
+    fn send(&mut self, n: usize) {
+        self.write(n * self.size);
+    }
+
+    fn receive(&mut self, n: usize) -> usize {
+        while self.held < self.size {
+            let most = (n * self.size - self.held).min(self.block.len());
+            let got = self.stream.read(&mut self.block[..most]).expect("connected");
+            assert_ne!(got, 0, "the server answers");
+            self.held += got;
+        }
+        let whole = self.held / self.size;
+        self.held %= self.size;
+        whole
+    }
+}
+
+/// As [`serve`], with calls that block.
+pub fn serve_std(size: usize) -> ! {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let port = listener.local_addr().expect("bound").port();
+    std::thread::spawn(move || {
+        let mut end = Std::new(listener.accept().expect("one client").0, size);
+        while let Ok(got) = end.stream.read(&mut end.block)
+            && got > 0
+        {
+            let have = end.held + got;
+            end.held = have % size;
+            end.write(have - end.held);
         }
     });
     serve_until_released(port)

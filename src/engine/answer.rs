@@ -111,7 +111,9 @@ fn enter_replies(shared: &HostShared, target: &Target, link: u64, charge: u64) -
         shared.replies.force(charge);
         return true;
     }
-    if target.replies.enter(charge).is_err() {
+    if target.replies.enter(charge).is_err()
+        || (cfg!(afflux_mutation = "pause_holds_replies") && target.mark.is_blocked())
+    {
         return false;
     }
     // A peer below its part of the host's mark is never refused because of the others.
@@ -244,6 +246,9 @@ pub fn take_reply(
 ) -> Option<Duration> {
     let id = CellId::from_correlation(record.correlation);
     let tag = TAG_REQUEST | target.id.0;
+    if cfg!(afflux_mutation = "reply_needs_permit") && shared.gate.snapshot(now).in_use == shared.plan.jobs.limit {
+        return None;
+    }
     if shared.cells.tag(id) != Some(tag) {
         shared.counts.late_replies.add(1);
         return None;

@@ -2,12 +2,15 @@
 //! bounded, never on the path of a message. What finds the mailbox full is kept by its sender and
 //! tried again.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use super::shared::Outgoing;
+use super::shared::{HostShared, Outgoing};
 use super::stream::NewSession;
+use crate::base::id::ShardId;
+use crate::base::time::Instant;
 use crate::flow::target::Target;
 use crate::flow::transport::Transport;
 use crate::meter::latency::LatencySet;
@@ -29,6 +32,8 @@ pub enum ShardCommand {
         link: u64,
         /// Nothing will ever be sent to it again.
         forget: bool,
+        /// Requests that were begun later are not lost with it.
+        lost_at: Instant,
     },
     /// A target that we dial, before it was ever up: it has a queue from the start.
     Adopt(Arc<Target>),
@@ -89,4 +94,151 @@ pub enum CompletionCommand {
     },
     /// The completion thread's histograms are wanted.
     Histograms(Sender<LatencySet>),
+}
+
+/// What found a shard's mailbox full, in its order. A shard that is stuck while links come and go does not make it
+/// grow with them: of each target at most one loss and one attach after it are kept.
+#[derive(Debug, Default)]
+pub struct LateCommands(VecDeque<ShardCommand>);
+
+impl LateCommands {
+    /// Nothing is late.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One more. A loss makes what came before of the same target needless: an attach that is over, an earlier
+    /// loss.
+    pub fn push(&mut self, command: ShardCommand) {
+        if let ShardCommand::Detach { target: lost, .. } = &command {
+            self.0.retain(|earlier| match earlier {
+                ShardCommand::Attach(attach) if Arc::ptr_eq(&attach.target, lost) => {
+                    attach.transport.shutdown();
+                    false
+                }
+                ShardCommand::Detach { target, forget, .. } => *forget || !Arc::ptr_eq(target, lost),
+                ShardCommand::Say { target, .. } => !Arc::ptr_eq(target, lost),
+                _ => true,
+            });
+        }
+        self.0.push_back(command);
+    }
+
+    /// Sends what the mailbox takes.
+    pub fn send(&mut self, shared: &HostShared, shard: ShardId) {
+        while let Some(command) = self.0.pop_front() {
+            if let Err(command) = shared.port(shard).command(command) {
+                return self.0.push_front(command);
+            }
+        }
+    }
+}
+
+/// What found the completion thread's mailbox full: of each target at most its last list and its loss.
+#[derive(Debug, Default)]
+pub struct Untold(VecDeque<CompletionCommand>);
+
+impl Untold {
+    /// Everything was told.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One more, in place of what it makes needless.
+    pub fn push(&mut self, command: CompletionCommand) {
+        if let CompletionCommand::Lost { target, .. } | CompletionCommand::Channels { target, .. } = &command {
+            self.0.retain(|earlier| match earlier {
+                CompletionCommand::Channels { target: of, .. } => !Arc::ptr_eq(of, target),
+                _ => true,
+            });
+        }
+        self.0.push_back(command);
+    }
+
+    /// Sends what is taken.
+    pub fn send(&mut self, mut send: impl FnMut(CompletionCommand) -> Result<(), CompletionCommand>) {
+        while let Some(command) = self.0.pop_front() {
+            if let Err(command) = send(command) {
+                return self.0.push_front(command);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::id::TargetId;
+    use crate::flow::target::{Dialect, TargetSpec};
+
+    fn target(id: u64) -> Arc<Target> {
+        Arc::new(Target::new(TargetSpec {
+            id: TargetId(id),
+            owner: ShardId(0),
+            dialled: true,
+            dialect: Dialect::Native,
+            label: "peer".into(),
+            send_mark: 0,
+            waiting_ops: 1,
+            waiting_bytes: 1,
+            requests: 1,
+            reply_bytes: 1,
+            publications: None,
+        }))
+    }
+
+    fn lost(target: &Arc<Target>, link: u64, forget: bool) -> ShardCommand {
+        ShardCommand::Detach { target: target.clone(), link, forget, lost_at: Instant(link) }
+    }
+
+    fn shown(late: &LateCommands) -> Vec<String> {
+        let show = |command: &ShardCommand| match command {
+            ShardCommand::Adopt(target) => format!("adopt {}", target.id.0),
+            ShardCommand::Say { target, link, .. } => format!("say {} {link}", target.id.0),
+            ShardCommand::Detach { target, link, forget, .. } => format!("lost {} {link} {forget}", target.id.0),
+            _ => "else".into(),
+        };
+        late.0.iter().map(show).collect()
+    }
+
+    #[test]
+    fn a_stuck_shard_is_told_the_last_loss_of_each_target_and_its_first_adoption() {
+        let (a, b) = (target(1), target(2));
+        let mut late = LateCommands::default();
+        late.push(ShardCommand::Adopt(a.clone()));
+        late.push(lost(&b, 1, false));
+        for link in 2..1000 {
+            late.push(ShardCommand::Say { target: a.clone(), link, frame: Vec::new() });
+            late.push(lost(&a, link, false));
+        }
+        assert_eq!(shown(&late), ["adopt 1", "lost 2 1 false", "lost 1 999 false"]);
+        // The end of a target is never taken back.
+        late.push(lost(&b, 3, true));
+        late.push(lost(&b, 4, false));
+        assert_eq!(shown(&late)[1..], ["lost 1 999 false", "lost 2 3 true", "lost 2 4 false"]);
+    }
+
+    #[test]
+    fn a_loss_is_told_once_there_is_room_and_a_list_only_before_it() {
+        let (a, b) = (target(1), target(2));
+        let lost = |of: &Arc<Target>| CompletionCommand::Lost { target: of.clone(), link: 1, reason: String::new() };
+        let list = |of: &Arc<Target>| CompletionCommand::Channels { target: of.clone(), link: 1, list: Vec::new() };
+        let mut untold = Untold::default();
+        for command in [list(&a), list(&a), list(&b), list(&a), lost(&a)] {
+            untold.push(command);
+        }
+        untold.send(Err);
+        assert!(!untold.is_empty());
+        let mut told = Vec::new();
+        untold.send(|command| {
+            told.push(match command {
+                CompletionCommand::Lost { target, .. } => ("lost", target.id.0),
+                CompletionCommand::Channels { target, .. } => ("list", target.id.0),
+                CompletionCommand::Histograms(_) => ("histograms", 0),
+            });
+            Ok(())
+        });
+        assert_eq!(told, [("list", 2), ("lost", 1)]);
+        assert!(untold.is_empty());
+    }
 }

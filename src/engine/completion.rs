@@ -21,7 +21,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use super::answer;
-use super::command::{Attach, CompletionCommand, ShardCommand};
+use super::command::{Attach, CompletionCommand, LateCommands, ShardCommand};
 use super::lanes;
 use super::publish::Publishing;
 use super::shared::{HostShared, Life, Outcome, TAG_FINDING, TAG_REPLY, TAG_REQUEST, error_record, tag_target};
@@ -35,11 +35,11 @@ use crate::flow::link_clock::{LinkClock, clock_ms};
 use crate::flow::liveness::{Action, Liveness, Peer};
 use crate::flow::pressure::{Heard, Hearing, Tell, Told};
 use crate::flow::reader::{ReadEnd, Reader};
-use crate::flow::target::{Dialect, NO_CHANNEL, Post, Target, TargetSpec};
+use crate::flow::target::{Dialect, Post, Target, TargetSpec};
 use crate::flow::transport::Transport;
 use crate::flow::wheel::{TimerKey, TimerWheel};
 use crate::meter::latency::{Latency, LatencySet};
-use crate::pattern::route::{Channel, Found, Member, Rotation, Routes};
+use crate::pattern::route::{Found, Member, Rotation, Routes};
 use crate::plan::{Credentials, Endpoint, SHARDS_MAX};
 use crate::sync::cell::CellState;
 use crate::wire::command::{self, Command, Context, FlowState};
@@ -51,20 +51,20 @@ use crate::wire::stock::Malformed;
 
 mod census;
 mod clients;
+mod directory;
 mod rivals;
 mod stock;
 mod subscriptions;
 mod ticker;
 use census::Census;
+use directory::Directory;
 use rivals::Contest;
 use subscriptions::Listening;
 use ticker::Ticker;
 
-/// Names of channels that one host gives numbers to.
-const NAMES_MAX: usize = 4096;
-
-/// Channels of nodes that are remembered, reachable or not.
-const KNOWN_MAX: usize = 4 * NAMES_MAX;
+/// New routes are not made again before so long per entry of theirs has passed: a few at once, and in a host of
+/// thousands of peers that come back together not for each of them.
+const ROUTES_PAUSE: Duration = Duration::from_micros(2);
 
 /// One connection of the completion thread, with the use count of its place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -161,7 +161,11 @@ struct Conn {
     transport: Option<Arc<dyn Transport>>,
     state: State,
     out: Vec<u8>,
+    /// Bytes that came behind the handshake before it was over.
+    carry: Vec<u8>,
     timer: Option<TimerKey>,
+    /// It counts among those that shake hands.
+    counted: bool,
 }
 
 /// A link that we dial.
@@ -214,6 +218,7 @@ pub struct CompletionEngine {
     conns: Vec<Option<Conn>>,
     generations: Vec<u32>,
     free: Vec<u32>,
+    /// Accepted connections in their handshake. Those that we dial are as many as we wanted.
     shaking: u32,
     halves: HashMap<LinkId, ConnKey>,
     dials: Vec<Dial>,
@@ -227,11 +232,16 @@ pub struct CompletionEngine {
     contests: Vec<Contest>,
     ticker: Ticker,
     census: Census,
-    names: HashMap<Arc<str>, ChannelId>,
-    /// Every node that ever announced a channel, with its weights.
-    known: Vec<(Arc<str>, Arc<str>, u32)>,
+    directory: Directory,
+    /// The routes that were published are not what is known now.
+    routes_stale: bool,
+    /// When they may be made next.
+    routes_at: Instant,
+    /// The last turn has set its alarm to that.
+    routes_pause: bool,
     finding: Vec<CellId>,
-    late_commands: VecDeque<(ShardId, ShardCommand)>,
+    /// What found each shard's mailbox full.
+    late_commands: Vec<LateCommands>,
     wheel: TimerWheel<Timer>,
     told_epoch: u64,
     telling: bool,
@@ -276,10 +286,12 @@ impl CompletionEngine {
             contests: Vec::new(),
             ticker: Ticker::default(),
             census: Census::new(&plan),
-            names: HashMap::new(),
-            known: Vec::new(),
+            directory: Directory::new(&plan.channels),
+            routes_stale: false,
+            routes_at: Instant(0),
+            routes_pause: false,
             finding: Vec::new(),
-            late_commands: VecDeque::new(),
+            late_commands: (0..shards).map(|_| LateCommands::default()).collect(),
             wheel: TimerWheel::new(places.connections.saturating_add(plan.peers_max).saturating_add(16)),
             told_epoch: 0,
             telling: false,
@@ -292,16 +304,13 @@ impl CompletionEngine {
             listening: Vec::new(),
             shared,
         };
-        for (name, _) in &plan.channels {
-            engine.number(name);
-        }
         for connect in &plan.connects {
             for slot in 0..connect.links {
                 engine.add_dial(connect.addr.clone(), connect.name.clone(), slot, connect.pull);
             }
         }
         engine.add_subscriptions();
-        engine.publish();
+        engine.publish_routes();
         engine
     }
 
@@ -330,7 +339,9 @@ impl CompletionEngine {
 
     fn new_target(&mut self, dialled: bool, dialect: Dialect, label: Arc<str>) -> Arc<Target> {
         let plan = &self.shared.plan;
-        let owner = (0..self.links_per_shard.len()).min_by_key(|s| self.links_per_shard[*s]).unwrap_or(0);
+        // A shard that does not take its commands gets no more links while there is another.
+        let burden = |shard: &usize| (!self.late_commands[*shard].is_empty(), self.links_per_shard[*shard]);
+        let owner = (0..self.links_per_shard.len()).min_by_key(burden).unwrap_or(0);
         self.links_per_shard[owner] += 1;
         let target = Arc::new(Target::new(TargetSpec {
             id: TargetId(self.next_target),
@@ -368,6 +379,7 @@ impl CompletionEngine {
             || !self.shared.completion.inbox.is_empty()
             || self.shared.gate.pressure().1 != self.told_epoch
             || self.shared.subscribing.changed.is_raised()
+            || (self.routes_stale && !self.routes_pause)
             || !self.again.is_empty()
             || self.shared.tick.is_raised() != self.ticker.runs()
     }
@@ -381,8 +393,10 @@ impl CompletionEngine {
             self.conns.len() as u32 - 1
         });
         let generation = self.generations[index as usize];
-        self.conns[index as usize] = Some(Conn { generation, purpose, transport, state, out: Vec::new(), timer: None });
-        self.shaking += 1;
+        let counted = matches!(purpose, Purpose::Accepted);
+        self.shaking += u32::from(counted);
+        let (out, carry, timer) = (Vec::new(), Vec::new(), None);
+        self.conns[index as usize] = Some(Conn { generation, purpose, transport, state, out, carry, timer, counted });
         let key = ConnKey { index, generation };
         let due = self.shared.clock.now().after(self.shared.plan.handshake_timeout);
         let timer = self.wheel.insert(due, Timer::Handshake(key)).ok();
@@ -398,10 +412,11 @@ impl CompletionEngine {
 
     /// Ends the handshake phase of a connection: its timer and its place among those.
     fn settled(&mut self, key: ConnKey) {
-        let timer = self.conn(key).and_then(|c| c.timer.take());
+        let Some(conn) = self.conn(key) else { return };
+        let (timer, counted) = (conn.timer.take(), std::mem::take(&mut conn.counted));
+        self.shaking -= u32::from(counted);
         if let Some(timer) = timer {
             self.wheel.cancel(timer);
-            self.shaking -= 1;
         }
     }
 
@@ -462,9 +477,7 @@ impl CompletionEngine {
             self.actions.push_back(CompletionAction::Log(Line::Warn(line)));
         }
         self.set_timer(self.shared.clock.now().after(wait), Timer::Redial(at));
-        if first {
-            self.publish();
-        }
+        self.routes_stale |= first;
     }
 
     fn liveness(&self, peer: Peer, now: Instant) -> Liveness {
@@ -500,7 +513,10 @@ impl CompletionEngine {
     /// Somebody connected. Closed at once if too many are shaking hands or linked already.
     pub fn handle_accepted(&mut self, transport: Arc<dyn Transport>) {
         let plan = &self.shared.plan;
-        let full = self.shaking >= plan.handshakes_max || self.ups.len() as u32 >= plan.peers_max;
+        // Nor is there room for one where every shard is stuck and has not even heard of those before.
+        let full = self.shaking >= plan.handshakes_max
+            || self.ups.len() as u32 >= plan.peers_max
+            || self.late_commands.iter().all(|late| !late.is_empty());
         if full || self.shared.life() != Life::Serving {
             self.shared.counts.handshakes_failed.add(1);
             transport.shutdown();
@@ -596,21 +612,23 @@ impl CompletionEngine {
     /// `Ok(Some(rest))`: READY both ways, with bytes that came behind it.
     fn shake_with(&mut self, key: ConnKey, block: &mut [u8]) -> Result<Option<Vec<u8>>, String> {
         let Some(conn) = self.conn(key) else { return Ok(None) };
-        let (State::Shaking(handshake), Some(transport)) = (&mut conn.state, &conn.transport) else { return Ok(None) };
-        let mut carry = Vec::new();
+        let Conn { state: State::Shaking(handshake), transport: Some(transport), out, carry, .. } = conn else {
+            return Ok(None);
+        };
         // Small steps: a handshake is some hundred bytes, and a stranger may send for ever.
         for _ in 0..8 {
-            handshake.poll_transmit(&mut conn.out);
-            while !conn.out.is_empty() {
-                match transport.write(&[IoSlice::new(&conn.out)]) {
-                    Ok(n) => drop(conn.out.drain(..n)),
+            handshake.poll_transmit(out);
+            while !out.is_empty() {
+                match transport.write(&[IoSlice::new(out)]) {
+                    Ok(n) => drop(out.drain(..n)),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) => return Err(e.to_string()),
                 }
             }
-            if handshake.outcome().is_some() && conn.out.is_empty() {
-                return Ok(Some(carry));
+            if handshake.outcome().is_some() {
+                // Nothing more is read before ours is out: what comes behind the handshake is as much as one read.
+                return Ok(out.is_empty().then(|| std::mem::take(carry)));
             }
             match transport.read(block) {
                 Ok(0) => return Err("the peer closed the connection during the handshake".into()),
@@ -629,9 +647,9 @@ impl CompletionEngine {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     // An acceptor answers once it has seen the peer's READY.
-                    handshake.poll_transmit(&mut conn.out);
-                    if conn.out.is_empty() {
-                        return Ok(handshake.outcome().is_some().then_some(carry));
+                    handshake.poll_transmit(out);
+                    if out.is_empty() {
+                        return Ok(None);
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -757,13 +775,7 @@ impl CompletionEngine {
         self.set_reader(&target, Some(reader));
         self.actions.push_back(CompletionAction::Completion { transport: comp_transport.clone() });
         lanes::post(&self.shared, &target, Post::Attach { link, transport: comp_transport });
-        let mut channels = vec![NO_CHANNEL; self.names.len()];
-        for (at, (name, _)) in native.channels.iter().enumerate() {
-            if let Some(id) = self.number(name) {
-                channels.resize(self.names.len(), NO_CHANNEL);
-                channels[id.0 as usize] = at as u16;
-            }
-        }
+        let channels = self.hear_channels(&native.node, &native.channels);
         self.ups.insert(
             target.id,
             Up {
@@ -825,7 +837,7 @@ impl CompletionEngine {
             up.beat = beat;
         }
         self.actions.push_back(CompletionAction::Log(Line::Info(format!("link to {} is up", target.label()))));
-        self.publish();
+        self.routes_stale = true;
     }
 
     fn remove_half(&mut self, key: ConnKey) -> Option<(Arc<dyn Transport>, NativeHello, Vec<u8>)> {
@@ -843,17 +855,14 @@ impl CompletionEngine {
         Some((transport, native, carry))
     }
 
-    /// The number of a channel name; `None` if there are too many names.
-    fn number(&mut self, name: &Arc<str>) -> Option<ChannelId> {
-        if let Some(id) = self.names.get(name) {
-            return Some(*id);
+    /// A node announces what it serves; what that is by our numbers.
+    fn hear_channels(&mut self, node: &Arc<str>, list: &[(Arc<str>, u32)]) -> Vec<u16> {
+        let up = |name: &str| self.ups.values().any(|up| &*up.node == name);
+        if let Some(name) = self.directory.hear(node, list, up) {
+            let line = format!("too many names of channels: {name} at {node} is served to nobody");
+            self.actions.push_back(CompletionAction::Log(Line::Warn(line)));
         }
-        if self.names.len() >= NAMES_MAX {
-            return None;
-        }
-        let id = ChannelId(self.names.len() as u16);
-        self.names.insert(name.clone(), id);
-        Some(id)
+        self.directory.table(list)
     }
 
     /// Puts the read half into its baton. Only this thread and leading waiters take it, briefly.
@@ -902,8 +911,9 @@ impl CompletionEngine {
         if !cfg!(afflux_mutation = "pause_outlives_link") && target.set_paused(false, self.shared.clock.now()) {
             self.shared.port(target.owner).poke(&target);
         }
-        self.command(target.owner, ShardCommand::Detach { target: target.clone(), link, forget });
-        self.shared.end_requests(&target, Detail::LinkLost);
+        let lost_at = self.shared.clock.now();
+        self.command(target.owner, ShardCommand::Detach { target: target.clone(), link, forget, lost_at });
+        self.shared.end_requests(&target, Detail::LinkLost, lost_at);
         self.shared.counts.links_lost.add(1);
         self.shared.port(target.owner).links.sub(1);
         let line = format!("link to {} is lost: {why}", target.label());
@@ -912,7 +922,7 @@ impl CompletionEngine {
             let wait = self.dials[at as usize].backoff.next(&mut self.random);
             self.set_timer(self.shared.clock.now().after(wait), Timer::Redial(at));
         }
-        self.publish();
+        self.routes_stale = true;
         self.settle_contests(&up.node);
     }
 
@@ -943,55 +953,46 @@ impl CompletionEngine {
 
     /// Tells a shard; what finds its mailbox full is told again next turn, in order.
     fn command(&mut self, shard: ShardId, command: ShardCommand) {
-        if self.late_commands.iter().any(|(late, _)| *late == shard) {
-            self.late_commands.push_back((shard, command));
-        } else if let Err(command) = self.shared.port(shard).command(command) {
-            self.late_commands.push_back((shard, command));
-        }
+        let late = &mut self.late_commands[shard.index()];
+        late.push(command);
+        late.send(&self.shared, shard);
     }
 
     // ---- routes
 
-    fn publish(&mut self) {
-        let mut routes = Routes::default();
-        for up in self.ups.values() {
-            for (name, weight) in &up.channels {
-                match self.known.iter_mut().find(|(node, channel, _)| *node == up.node && channel == name) {
-                    Some(known) => known.2 = *weight,
-                    // A name without a number is served to nobody.
-                    None if self.names.contains_key(name) => self.known.push((up.node.clone(), name.clone(), *weight)),
-                    None => {}
-                }
-            }
+    /// Publishes new routes if it is time; when to come back for them.
+    fn routes_due(&mut self, now: Instant) -> Instant {
+        self.routes_pause = self.routes_stale && now < self.routes_at;
+        if self.routes_pause {
+            return self.routes_at;
         }
-        // Whoever is away longest is forgotten first.
-        while self.known.len() > KNOWN_MAX {
-            let away = |(node, _, _): &(Arc<str>, Arc<str>, u32)| !self.ups.values().any(|up| up.node == *node);
-            let oldest = self.known.iter().position(away).unwrap_or(0);
-            self.known.remove(oldest);
+        if !self.routes_stale {
+            return Instant::NEVER;
         }
-        let mut ups: Vec<&Up> = self.ups.values().collect();
-        ups.sort_by_key(|up| up.target.id);
-        for (node, name, weight) in &self.known {
-            let Some(id) = self.names.get(name) else { continue };
-            let channel =
-                routes.channels.entry(name.clone()).or_insert_with(|| Channel { id: *id, members: Vec::new() });
-            let serves = |up: &&&Up| up.node == *node && up.channels.iter().any(|(n, _)| n == name);
-            let links = ups.iter().filter(serves).map(|up| up.target.clone()).collect();
-            channel.members.push(Member { node: node.clone(), weight: *weight, links });
-        }
+        self.publish_routes();
+        let entries = (self.directory.len() + self.ups.len()) as u32;
+        self.routes_at = now.after(ROUTES_PAUSE.saturating_mul(entries));
+        Instant::NEVER
+    }
+
+    fn publish_routes(&mut self) {
+        self.routes_stale = false;
+        let links = self.ups.values().map(|up| (&up.node, &up.target, &up.channels[..]));
+        let mut routes = Routes {
+            channels: self.directory.channels(links),
+            up: self.ups.keys().copied().collect(),
+            ..Routes::default()
+        };
         let own = &self.shared.plan;
         for (name, weight) in &own.channels {
-            let Some(id) = self.names.get(name) else { continue };
-            let channel =
-                routes.channels.entry(name.clone()).or_insert_with(|| Channel { id: *id, members: Vec::new() });
+            let Some(channel) = self.directory.channel(&mut routes.channels, name) else { continue };
             let links = self.shared.locals.clone();
             channel.members.push(Member { node: own.name.clone(), weight: *weight, links });
         }
         if !self.shared.locals.is_empty() {
             routes.nodes.insert(own.name.clone(), self.shared.locals.clone());
         }
-        for up in &ups {
+        for up in self.ups.values() {
             // A publisher that we subscribe to is nobody to be called.
             if up.native || (up.dial.is_some() && up.target.dialect == Dialect::Native) {
                 routes.nodes.entry(up.node.clone()).or_default().push(up.target.clone());
@@ -1058,14 +1059,14 @@ impl CompletionEngine {
             Some(Some(request)) => {
                 let tag = target.id.0 | if request { TAG_REQUEST } else { 0 };
                 target.mark.add_waiter();
-                if !self.shared.cells.retag(id, tag) {
-                    // It ended meanwhile, and waits for nothing.
-                    target.mark.forget_waiter();
-                    return;
-                }
                 let port = self.shared.port(target.owner);
-                if self.shared.cells.push(&port.inbox, id) {
-                    port.wake.wake();
+                match self.shared.cells.hand_over(&port.inbox, id, tag) {
+                    Some(true) => {
+                        port.wake.wake();
+                    }
+                    Some(false) => {}
+                    // It ended meanwhile, and waits for nothing.
+                    None => target.mark.forget_waiter(),
                 }
             }
         }
@@ -1198,7 +1199,7 @@ impl CompletionEngine {
         let (pressure, epoch) = self.shared.gate.pressure();
         let paused = pressure == crate::sync::gate::Pressure::Paused;
         let Some(up) = self.ups.get_mut(&id) else { return };
-        if !up.native {
+        if !up.native && !cfg!(afflux_mutation = "stock_told") {
             return;
         }
         match up.told.poll(paused, now) {
@@ -1254,15 +1255,12 @@ impl CompletionEngine {
 
     /// One turn; returns when to come back at the latest, and whether there is more to do now.
     pub fn turn(&mut self, now: Instant) -> (bool, Instant) {
-        for _ in 0..self.late_commands.len() {
-            if let Some((shard, command)) = self.late_commands.pop_front()
-                && let Err(command) = self.shared.port(shard).command(command)
-            {
-                self.late_commands.push_front((shard, command));
-                break;
-            }
+        for shard in 0..self.late_commands.len() {
+            self.late_commands[shard].send(&self.shared, ShardId(shard as u16));
         }
-        while let Ok(command) = self.commands.try_recv() {
+        // Those that are there now: peers can have them sent without an end.
+        for _ in 0..self.commands.len() {
+            let Ok(command) = self.commands.try_recv() else { break };
             match command {
                 CompletionCommand::Lost { target, link, reason } => self.retire(target.id, link, &reason),
                 CompletionCommand::Channels { target, link, list } => self.channels(&target, link, list),
@@ -1287,7 +1285,6 @@ impl CompletionEngine {
                 Timer::Handshake(key) => {
                     if let Some(conn) = self.conn(key) {
                         conn.timer = None;
-                        self.shaking -= 1;
                         self.close(key, "the handshake took too long");
                     }
                 }
@@ -1315,9 +1312,10 @@ impl CompletionEngine {
         if let Some(publishing) = &self.shared.publishing {
             next = next.min(publishing.expire(now));
         }
-        if !self.late_commands.is_empty() {
+        if self.late_commands.iter().any(|late| !late.is_empty()) {
             next = next.min(now.after(Duration::from_millis(1)));
         }
+        next = next.min(self.routes_due(now));
         next = next.min(self.tick(now));
         (more, next)
     }
@@ -1347,16 +1345,22 @@ impl CompletionEngine {
         });
     }
 
+    /// A peer changed what it serves. Positions are numbers on the link: the list only grows.
     fn channels(&mut self, target: &Arc<Target>, link: u64, list: Vec<(Arc<str>, u32)>) {
-        for (name, _) in &list {
-            self.number(name);
+        // Who is no node of ours serves nothing.
+        let Some(up) = self.ups.get(&target.id).filter(|up| up.link == link && up.native) else { return };
+        let grows = list.len() >= up.channels.len() && up.channels.iter().zip(&list).all(|((a, _), (b, _))| a == b);
+        if !grows {
+            return self.retire(target.id, link, "the peer took names out of its list of channels");
         }
-        if let Some(up) = self.ups.get_mut(&target.id)
-            && up.link == link
-        {
+        let node = up.node.clone();
+        let table = self.hear_channels(&node, &list);
+        // Before anybody can select a channel that is new.
+        target.announce(link, table);
+        if let Some(up) = self.ups.get_mut(&target.id) {
             up.channels = list;
-            self.publish();
         }
+        self.routes_stale = true;
     }
 
     /// Whether every configured link is up.

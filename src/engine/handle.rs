@@ -230,7 +230,8 @@ impl Handle {
         if order.depth > CALL_DEPTH_MAX {
             return refuse(ErrorKind::Rejected, Detail::CallDepth, order.payload);
         }
-        if shared.life() != Life::Serving && self.class == Class::Caller {
+        let sealed = shared.life() != Life::Serving && !cfg!(afflux_mutation = "shutdown_unsealed");
+        if sealed && self.class == Class::Caller {
             return refuse(ErrorKind::ShuttingDown, Detail::None, order.payload);
         }
         let Destination { address, rotation, .. } = &mut state.destinations[order.slot];
@@ -268,7 +269,8 @@ impl Handle {
                 return begun;
             }
         };
-        let too_large = record.payload.len() as u64 > shared.plan.max_message.min(target.max_message.get());
+        let too_large = record.payload.len() as u64 > shared.plan.max_message.min(target.max_message.get())
+            && !cfg!(afflux_mutation = "too_large_accepted");
         if too_large || target.gone.is_raised() {
             let error = if too_large {
                 Error::new(ErrorKind::Rejected, Detail::MessageTooLarge).with(|n| {
@@ -290,7 +292,7 @@ impl Handle {
             }
             _ => {
                 let refused = with_producer(shared, line, target.owner, |producer| {
-                    if producer.free() == 0 {
+                    if producer.free() == 0 || cfg!(afflux_mutation = "room_unused") {
                         target.mark.add_waiter();
                         return Some(record);
                     }

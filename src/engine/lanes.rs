@@ -22,7 +22,7 @@ pub const BATCH: BatchLimit = BatchLimit { items: 1024, bytes: 256 << 10 };
 
 /// The peer's number for a record of the application lane, if it serves its channel on this link.
 #[inline]
-fn wire_channel(writer: &Writer<u16>, local: u16) -> Option<u16> {
+fn wire_channel(writer: &mut Writer<u16>, local: u16) -> Option<u16> {
     let channel = if local == ChannelId::NODE.0 { local } else { writer.wire_channel(local) };
     (channel != NO_CHANNEL).then_some(channel)
 }

@@ -216,7 +216,9 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
             for waiting in self.continuations.take_all() {
                 // What it captured answers for itself: a responder sends an error.
                 discard(core, waiting.run);
-                core.leave_place(waiting.place);
+                if !cfg!(afflux_mutation = "panic_keeps_places") {
+                    core.leave_place(waiting.place);
+                }
             }
         }
         true

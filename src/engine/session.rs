@@ -200,7 +200,7 @@ impl SessionOrder {
         match self {
             SessionOrder::Send { header, .. } => session.begin(What::Send, header, body, timeout, waiter),
             SessionOrder::Reply(ReplyToken { token }) => {
-                if !token.used.raise() {
+                if !token.used.raise() && !cfg!(afflux_mutation = "token_twice") {
                     let error = Error::new(ErrorKind::InvalidOperation, Detail::TokenUsed);
                     let error = error.with(|n| n.target = Some(session.target.label()));
                     return Begun::Failed(error, body);

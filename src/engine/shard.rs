@@ -22,7 +22,7 @@ use crossbeam_channel::Receiver;
 
 use super::answer::{self, Debt};
 use super::call::{Lineage, taken};
-use super::command::{Attach, CompletionCommand, ShardCommand};
+use super::command::{Attach, CompletionCommand, ShardCommand, Untold};
 use super::core::Core;
 use super::lanes::{self, BATCH};
 use super::seat::{Peer, Seat, SeatFactory, Start, refuse};
@@ -45,12 +45,17 @@ use crate::sync::cell::CellState;
 use crate::sync::gate::{self, Ticket, Waited};
 use crate::sync::ring::{Batch, Consumer};
 use crate::sync::task::TaskKey;
-use crate::wire::command::{Command, write_pong};
+use crate::wire::channels::ChannelList;
+use crate::wire::command::{Command, Context, write_pong};
 use crate::wire::decode::{Decoder, Item, Mode, reread};
 use crate::wire::header::Header;
 use crate::wire::stock::reread_ours;
 
+#[cfg(test)]
+mod rig;
 mod sessions;
+#[cfg(test)]
+mod tests;
 use sessions::{Client, Sessions};
 
 /// After the loss of a link, how much of what its peer had sent is still read, and for how long: what
@@ -60,6 +65,13 @@ const LAST_TIME: Duration = Duration::from_secs(1);
 
 /// What a queue holds before its link is read on, while its records are being claimed.
 const READ_AHEAD: u64 = 64 << 10;
+
+/// Commands that are taken of one link in a row: they need no permit and no room, and what they cost is not their
+/// bytes.
+const COMMANDS_MAX: u32 = 256;
+
+/// How long what the completion thread's mailbox does not take waits.
+const UNTOLD_PAUSE: Duration = Duration::from_millis(1);
 
 /// What the shell has to do with its poller after a turn.
 #[derive(Debug)]
@@ -118,6 +130,11 @@ struct Conn {
     ended: bool,
     /// A command to be written at the next boundary.
     say: Vec<u8>,
+    /// A PING of this read that is to be answered.
+    pong: Option<Context>,
+    /// The list of channels that came in this read.
+    list: Option<ChannelList>,
+    list_version: u64,
 }
 
 /// The pair is lost; what the peer sent before that is read to its end, within bounds.
@@ -159,6 +176,7 @@ struct Link {
 struct Detaching {
     link: u64,
     forget: bool,
+    lost_at: Instant,
 }
 
 struct Job {
@@ -185,6 +203,8 @@ pub struct ShardEngine {
     names: Vec<Arc<str>>,
     node_seat: Option<u16>,
     commands: Receiver<ShardCommand>,
+    /// What found the completion thread's mailbox full.
+    untold: Untold,
     rings: Vec<Consumer<Outgoing>>,
     links: Vec<Option<Box<Link>>>,
     generations: Vec<u32>,
@@ -247,6 +267,7 @@ impl ShardEngine {
             names: plan.channels.iter().map(|(name, _)| name.clone()).collect(),
             node_seat,
             commands: receiver.commands,
+            untold: Untold::default(),
             rings: vec![receiver.common],
             links: Vec::new(),
             generations: Vec::new(),
@@ -343,6 +364,7 @@ impl ShardEngine {
         let turn = &shared.plan.turn;
 
         self.take_commands();
+        self.untold.send(|command| shared.completion.command(command));
         let mut again = self.finish_operations(turn.done as usize);
         // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
         // first and admitted last, so that nothing of theirs is overtaken.
@@ -363,6 +385,9 @@ impl ShardEngine {
         // does the reading of a link whose queue got room in this one.
         again |= self.core.at_once_len() > 0 || !self.readable.is_empty() || std::mem::take(&mut self.retry);
         next = next.min(self.sessions_due());
+        if !self.untold.is_empty() {
+            next = next.min(now.after(UNTOLD_PAUSE));
+        }
         self.core.publish_owned();
         shared.counts.delivered.add(std::mem::take(&mut self.delivered));
         port.queued.set(self.run_queue.len() as u64);
@@ -373,16 +398,17 @@ impl ShardEngine {
     // ---- 1 commands
 
     fn take_commands(&mut self) {
-        while let Ok(command) = self.commands.try_recv() {
+        for _ in 0..self.commands.len() {
+            let Ok(command) = self.commands.try_recv() else { return };
             match command {
                 ShardCommand::Ring(consumer) => self.rings.push(consumer),
                 ShardCommand::Adopt(target) => {
                     self.adopt(target);
                 }
                 ShardCommand::Attach(attach) => self.attach(*attach),
-                ShardCommand::Detach { target, link, forget } => {
+                ShardCommand::Detach { target, link, forget, lost_at } => {
                     if let Some(&index) = self.by_target.get(&target.id) {
-                        self.detach(index, Detaching { link, forget });
+                        self.detach(index, Detaching { link, forget, lost_at });
                     }
                 }
                 ShardCommand::Client(new) => self.admit_client(*new),
@@ -472,6 +498,9 @@ impl ShardEngine {
                 one_way: attach.one_way,
                 ended: false,
                 say: Vec::new(),
+                pong: None,
+                list: None,
+                list_version: 0,
             });
         }
         self.actions.push_back(ShardAction::Watch { link: key, transport });
@@ -520,7 +549,7 @@ impl ShardEngine {
         if !detached.unbegun.is_empty() {
             requeue(&mut self.chunks, &mut link.outbox, detached.unbegun, stock);
         }
-        shared.end_requests(&target, Detail::LinkLost);
+        shared.end_requests(&target, Detail::LinkLost, detaching.lost_at);
         if detaching.forget {
             while let Some(popped) = link.outbox.pop(&mut self.chunks) {
                 let _ = target.mark.release(popped.charge);
@@ -552,6 +581,8 @@ impl ShardEngine {
             if let Some(ticket) = self.ingress.detach(OriginKey(index)) {
                 let _ = self.core.shared().gate.cancel(ticket);
             }
+            let shared = self.core.shared();
+            shared.leave_line(&shared.owned_line, &link.target);
             self.by_target.remove(&link.target.id);
             self.last_target = None;
             self.generations[index as usize] = link.generation.wrapping_add(1);
@@ -746,6 +777,7 @@ impl ShardEngine {
                 if let Some(link) = self.link(index)
                     && !matches!(link.target.dialect, Dialect::Local | Dialect::Stream)
                     && link.origin.mark() != receive_mark
+                    && !cfg!(afflux_mutation = "mark_moves_unseen")
                 {
                     // Whoever is parked is looked at below, whichever way it moved.
                     let _ = link.origin.set_mark(receive_mark);
@@ -777,8 +809,8 @@ impl ShardEngine {
         for target in pokes {
             target.poked.lower();
             let Some(&index) = self.by_target.get(&target.id) else { continue };
-            if let Some(Detaching { link, forget }) = self.link(index).and_then(|l| l.detaching) {
-                self.detach(index, Detaching { link, forget });
+            if let Some(detaching) = self.link(index).and_then(|l| l.detaching) {
+                self.detach(index, detaching);
             }
             self.admit_waiters(index);
             self.soil(index);
@@ -804,6 +836,13 @@ impl ShardEngine {
             else {
                 continue;
             };
+            // The deadline goes first, whoever is quicker: nobody is told of room after it.
+            if shared.cells.deadline(id).is_some_and(|deadline| self.core.now > deadline)
+                && !cfg!(afflux_mutation = "late_admission")
+            {
+                shared.expire(id, target.id.0, Some(&target), self.core.now);
+                continue;
+            }
             if request && !shared.enter_slot(&target) {
                 break;
             }
@@ -876,7 +915,7 @@ impl ShardEngine {
                 Some(ending) => ending.until,
                 None if conn.decoder.assembly().is_none() => continue,
                 // What came while this shard was busy is read first: the time is the peer's, not ours.
-                None if conn.readable => Instant::NEVER,
+                None if conn.readable && !cfg!(afflux_mutation = "assembly_unread") => Instant::NEVER,
                 None => conn.last_byte.after(limit),
             };
             self.assembling = true;
@@ -961,9 +1000,10 @@ impl ShardEngine {
             let Some(conn) = &mut link.conn else { break false };
             block.copy_within(used.consumed..have, 0);
             have -= used.consumed;
-            if used.parked || budget == 0 || !conn.readable {
+            let many = used.commands == COMMANDS_MAX;
+            if used.parked || budget == 0 || !conn.readable || many {
                 conn.carry.extend_from_slice(&block[..have]);
-                break !used.parked && conn.readable;
+                break many || (!used.parked && conn.readable);
             }
             // A large body is read where it will stay; everything else goes through the block.
             let space = if have == 0 { conn.decoder.assembly_space(budget) } else { None };
@@ -998,8 +1038,18 @@ impl ShardEngine {
                 Err(e) => return Err(e.to_string()),
             }
         };
-        if link.conn.as_ref().is_some_and(|c| c.decoder.assembly().is_some()) {
-            self.assembling = true;
+        if let Some(conn) = &mut link.conn {
+            self.assembling |= conn.decoder.assembly().is_some();
+            let at = conn.link;
+            if let Some(context) = conn.pong.take() {
+                let mut frame = Vec::new();
+                write_pong(&context, &mut frame);
+                lanes::post(self.core.shared(), &link.target, Post::Command { link: at, frame: frame.into() });
+            }
+            if let Some(list) = conn.list.take() {
+                self.untold.push(CompletionCommand::Channels { target: link.target.clone(), link: at, list });
+                self.untold.send(|command| self.core.shared().completion.command(command));
+            }
         }
         Ok(more)
     }
@@ -1011,9 +1061,8 @@ impl ShardEngine {
         if conn.ending.is_none()
             && let Some(link) = self.links[index as usize].as_deref()
         {
-            let lost = CompletionCommand::Lost { target: link.target.clone(), link: conn.link, reason };
-            // Should the mailbox be full: the other lane's end tells the same story.
-            let _ = self.core.shared().completion.command(lost);
+            self.untold.push(CompletionCommand::Lost { target: link.target.clone(), link: conn.link, reason });
+            self.untold.send(|command| self.core.shared().completion.command(command));
         }
         self.reap(index);
     }
@@ -1022,6 +1071,7 @@ impl ShardEngine {
         let link = self.links[index as usize].as_deref_mut()?;
         let conn = link.conn.take()?;
         conn.transport.shutdown();
+        link.target.parked.lower();
         forget_assembly(self.core.shared(), link);
         self.actions.push_back(ShardAction::Unwatch { transport: conn.transport.clone() });
         Some(conn)
@@ -1119,6 +1169,7 @@ impl ShardEngine {
                 let _ = peer.mark.release(*charge);
             }
             self.core.own(record.charge());
+            shared.leave_line(&shared.owned_line, &peer);
             self.aged(now.since(Instant(*stamp)));
             self.dispatch(shared, &peer, at, record);
         }
@@ -1129,7 +1180,7 @@ impl ShardEngine {
         if resume {
             self.unpark(index);
         }
-        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 {
+        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 && !cfg!(afflux_mutation = "room_unoffered") {
             self.admit_waiters(index);
         }
         self.reap(index);
@@ -1253,7 +1304,11 @@ impl ShardEngine {
                 if self.run_queue.is_empty() && self.core.may_start() {
                     self.start(shared, record, peer, terms);
                 } else {
+                    target.jobs.add(1);
                     self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), terms });
+                    if cfg!(afflux_mutation = "permit_returned_twice") {
+                        self.give_back(1);
+                    }
                 }
             }
             None => {
@@ -1304,12 +1359,15 @@ impl ShardEngine {
         while n < limit && self.core.may_start() {
             let Some(Job { mut record, peer, terms }) = self.run_queue.pop_front() else { break };
             n += 1;
+            if !cfg!(afflux_mutation = "target_capped_for_good") {
+                peer.jobs.sub(1);
+            }
             self.start(&shared, &mut record, &peer, terms);
         }
         self.core.end_run();
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
-        more || (self.delivered > 0 && !self.held.is_empty())
+        more || ((self.delivered > 0 || n > 0) && !self.held.is_empty())
     }
 
     #[inline]
@@ -1318,6 +1376,7 @@ impl ShardEngine {
         if shared.plan.skip_expired_requests && deadline.is_some_and(|end| self.core.now >= end) {
             return self.skip_expired(record, charge, peer, link);
         }
+        let charge = if cfg!(afflux_mutation = "owned_charged_anew") { record.charge() } else { charge };
         let place = self.core.start_place(charge);
         let debt = (record.kind == Kind::Request).then(|| {
             self.core.join_place(place);
@@ -1335,8 +1394,13 @@ impl ShardEngine {
         self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
         // The permit goes back here, and the next instruction is the user's.
-        release_permits(shared, self.core.shard, 1, self.core.now);
+        if !cfg!(afflux_mutation = "permit_after_callback") {
+            release_permits(shared, self.core.shard, 1, self.core.now);
+        }
         seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
+        if cfg!(afflux_mutation = "permit_after_callback") {
+            release_permits(shared, self.core.shard, 1, self.core.now);
+        }
     }
 
     // ---- 8 writes
@@ -1358,6 +1422,10 @@ impl ShardEngine {
             if let Some(link) = self.links[index as usize].as_deref_mut() {
                 link.dirty = false;
                 again |= self.write_link(index);
+            }
+            if cfg!(afflux_mutation = "blocked_stops_writing") && self.link(index).is_some_and(|link| !link.writable) {
+                self.dirty.push_front(index);
+                break;
             }
         }
         again
@@ -1382,6 +1450,9 @@ impl ShardEngine {
             Some(writer) => writer,
             None => {
                 // The holder pokes us when he lets go; if he has already, we try again at once.
+                if cfg!(afflux_mutation = "baton_unasked") {
+                    return false;
+                }
                 if target.application.ask() == crate::sync::baton::Asked::Free {
                     self.soil(index);
                     return true;
@@ -1435,7 +1506,7 @@ impl ShardEngine {
             let moved = budget < shared.plan.turn.write_bytes_per_link;
             self.client_flushed(index, moved, flushed == Flushed::Broken);
         }
-        if target.mark.waiters() > 0 {
+        if target.mark.waiters() > 0 && !cfg!(afflux_mutation = "room_unoffered") {
             self.admit_waiters(index);
         }
         let more = more || self.links[index as usize].as_deref().is_some_and(|l| l.dirty && l.writable);
@@ -1528,6 +1599,8 @@ struct Used {
     consumed: usize,
     /// The next record may not be admitted now.
     parked: bool,
+    /// Commands among it; at [`COMMANDS_MAX`] there may be more.
+    commands: u32,
 }
 
 /// Decodes what is admitted of `input` into the link's origin.
@@ -1539,16 +1612,19 @@ fn decode(
     offered: &mut u32,
 ) -> Result<Used, String> {
     let shared = core.shared();
-    let mut consumed = 0;
+    let (mut consumed, mut commands) = (0, 0);
     loop {
-        let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
+        let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false, commands }) };
+        if commands == COMMANDS_MAX {
+            return Ok(Used { consumed, parked: false, commands });
+        }
         let rest = &input[consumed..];
         if let Some(whole) = conn.decoder.whole(rest).map_err(|e| e.to_string())?
             && whole.bytes.len() <= INLINE_PAYLOAD_MAX
         {
             let charge = whole.charge();
             if !admit(shared, link, charge) {
-                return Ok(Used { consumed, parked: true });
+                return Ok(Used { consumed, parked: true, commands });
             }
             let Header { kind, method_len, depth, channel, correlation, expiry_ms } = whole.header;
             let head = Head { kind, depth, channel, correlation, expiry_ms, charge, stamp: core.now.0 };
@@ -1562,16 +1638,16 @@ fn decode(
         let mut admitted = 0;
         if conn.decoder.assembly().is_none() {
             match conn.decoder.peek(rest).map_err(|e| e.to_string())? {
-                None => return Ok(Used { consumed, parked: false }),
+                None => return Ok(Used { consumed, parked: false, commands }),
                 Some(charge) => {
                     if charge > 0 && !admit(shared, link, charge) {
-                        return Ok(Used { consumed, parked: true });
+                        return Ok(Used { consumed, parked: true, commands });
                     }
                     admitted = charge;
                 }
             }
         }
-        let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false }) };
+        let Some(conn) = &mut link.conn else { return Ok(Used { consumed, parked: false, commands }) };
         let step = conn.decoder.decode(rest).map_err(|e| e.to_string())?;
         consumed += step.consumed;
         let Some(item) = step.item else {
@@ -1581,9 +1657,11 @@ fn decode(
                 link.origin.reserve(admitted);
                 link.origin.grow(admitted);
             }
-            return Ok(Used { consumed, parked: false });
+            return Ok(Used { consumed, parked: false, commands });
         };
-        let at = conn.link;
+        if matches!(item, Item::Command(_)) {
+            commands += 1;
+        }
         match item {
             Item::Record(record) => {
                 note_decoded(link);
@@ -1605,15 +1683,13 @@ fn decode(
                 settle(shared, link);
                 *offered += 1;
             }
-            Item::Command(Command::Ping { context, .. }) => {
-                let mut frame = Vec::new();
-                write_pong(&context, &mut frame);
-                lanes::post(shared, &link.target, Post::Command { link: at, frame: frame.into() });
-            }
-            Item::Command(Command::Channels { list, .. }) => {
-                let list = CompletionCommand::Channels { target: link.target.clone(), link: at, list };
-                // Should the mailbox be full, the peer's next list tells the same and more.
-                let _ = shared.completion.command(list);
+            // Latest wins: of many in one read one is answered.
+            Item::Command(Command::Ping { context, .. }) => conn.pong = Some(context),
+            Item::Command(Command::Channels { version, list }) => {
+                if version > conn.list_version {
+                    conn.list_version = version;
+                    conn.list = Some(list);
+                }
             }
             Item::Command(Command::Error(reason)) => return Err(format!("the peer gave up: {reason}")),
             Item::Command(command @ (Command::Subscribe(_) | Command::Cancel(_))) => {
@@ -1652,16 +1728,16 @@ fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
         Admit::Yes => return true,
         Admit::Oversize => {
             let excess = link.origin.excess(charge);
-            if shared.oversize.enter(excess).is_ok() {
-                link.drawn = excess;
+            if draw(shared, link, excess) {
                 return true;
             }
-            // Told when anybody gives back; one always completes, because an empty budget takes one.
+            // Told when anybody gives back; one always completes, because what the first in line lacks is left
+            // free by all others.
             link.target.parked.raise();
+            shared.oversize_line.stand(link.target.id.0, excess);
             shared.short.raise();
-            if shared.oversize.enter(excess).is_ok() {
+            if draw(shared, link, excess) {
                 link.target.parked.lower();
-                link.drawn = excess;
                 return true;
             }
         }
@@ -1674,10 +1750,24 @@ fn admit(shared: &HostShared, link: &mut Link, charge: u64) -> bool {
     false
 }
 
+/// Takes what a record has above its link's mark from the host's budget.
+fn draw(shared: &HostShared, link: &mut Link, excess: u64) -> bool {
+    let free = shared.oversize_line.kept_from(link.target.id.0);
+    let drawn = shared.oversize.enter_leaving(excess, free).is_ok();
+    if drawn {
+        link.drawn = excess;
+        shared.leave_line(&shared.oversize_line, &link.target);
+    }
+    drawn
+}
+
 /// The record in assembly goes with its connection.
 fn forget_assembly(shared: &HostShared, link: &mut Link) {
+    shared.leave_line(&shared.oversize_line, &link.target);
     link.origin.abandon();
-    settle(shared, link);
+    if !cfg!(afflux_mutation = "abandoned_draw_kept") {
+        settle(shared, link);
+    }
 }
 
 /// Gives back what was drawn for a record that turned out smaller, or never came.
@@ -1694,36 +1784,51 @@ fn room_to_read(origin: &Origin, least: usize) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX).max(least)
 }
 
-/// Why the head of a link's queue may not be claimed now, other than for want of a permit: its peer
-/// does not take its replies, or the host owns as much as it may.
+/// Why the head of a link's queue may not be claimed now, other than for want of a permit: it has its share of
+/// the permits, its peer does not take its replies, or the host owns as much as it may.
 #[inline(always)]
 fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
     let shared = core.shared();
     let head = link.origin.head()?;
+    let jobs = &shared.plan.jobs;
+    if jobs.caps_targets()
+        && link.target.jobs.get() >= u64::from(jobs.per_target)
+        && !cfg!(afflux_mutation = "target_uncapped")
+    {
+        return Some(Reason::PermitShare);
+    }
     let replies = || link.target.replies.bytes() >= shared.plan.reply.per_peer;
     if head.kind == Kind::Request && replies() {
         link.target.held.raise();
         // The lane may have been emptied between the look and the flag.
         if replies() {
-            return Some(Reason::ReplyMark);
+            return Some(held_by_replies(shared, link));
         }
     }
     // A client that does not take its answers gets no more of its frames handled. Whoever ends a wait for
     // its room has this shard look.
     if link.client.is_some() && link.target.mark.waiters() > 0 && !cfg!(afflux_mutation = "client_unheld") {
-        return Some(Reason::ReplyMark);
+        return Some(held_by_replies(shared, link));
     }
     let owned = || {
-        let owned = core.owned();
-        owned > 0 && owned + head.charge > shared.plan.max_owned_bytes
+        let (owned, free) = (core.owned(), shared.owned_line.kept_from(link.target.id.0));
+        owned + free > 0 && owned.saturating_add(head.charge).saturating_add(free) > shared.plan.max_owned_bytes
     };
     if owned() {
+        shared.owned_line.stand(link.target.id.0, head.charge);
         shared.short.raise();
         if owned() {
             return Some(Reason::OwnedBytes);
         }
     }
     None
+}
+
+/// Its peer takes no replies: it holds up nobody else meanwhile.
+#[cold]
+fn held_by_replies(shared: &HostShared, link: &Link) -> Reason {
+    shared.leave_line(&shared.owned_line, &link.target);
+    Reason::ReplyMark
 }
 
 /// Counts waiters that were found to be over, so that the mark can forget them.
@@ -1770,6 +1875,7 @@ fn tell(shared: &HostShared, outcome: gate::Outcome) {
 
 /// The end of a request on this host's clock, given how far the peer's link clock is ahead of ours.
 fn local_deadline(expiry_ms: u32, ahead_ms: u32, now: Instant) -> Instant {
+    let ahead_ms = if cfg!(afflux_mutation = "expiry_on_own_clock") { 0 } else { ahead_ms };
     let left = expiry_ms.wrapping_sub(clock_ms(now).wrapping_add(ahead_ms)) as i32;
     now.after(Duration::from_millis(left.max(0) as u64))
 }

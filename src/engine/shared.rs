@@ -21,6 +21,7 @@ use crate::pattern::route::{Address, Routes};
 use crate::plan::HostPlan;
 use crate::sync::cell::{CellList, CellPool, CellState};
 use crate::sync::gate::{GateConfig, PermitGate};
+use crate::sync::line::Line;
 use crate::sync::lock::Lock;
 use crate::sync::parker;
 use crate::sync::published::Published;
@@ -336,6 +337,10 @@ pub struct HostShared {
     pub owned: Level,
     /// What receive queues hold above their marks to take one larger record each.
     pub oversize: Room,
+    /// Links whose record is too large for what is left of it, oldest first.
+    pub oversize_line: Line,
+    /// Links whose record is too large for what is left of the owned bytes, oldest first.
+    pub owned_line: Line,
     /// The mark of receive queues that have none of their own, as of the last census; 0 = unlimited.
     pub receive_mark: Gauge,
     /// What the marks of the present links are a division of, in bytes.
@@ -487,6 +492,8 @@ impl HostShared {
             short: Latch::new(),
             tick: Latch::new(),
             oversize: Room::new(u32::MAX, plan.oversize_budget),
+            oversize_line: Line::default(),
+            owned_line: Line::default(),
             caller_rings: Gauge::default(),
             watchers: Watchers::default(),
             panics: Lock::new(Vec::new()),
@@ -638,14 +645,27 @@ impl HostShared {
         }
     }
 
+    /// `target` stands in no line any more. Whom it held up looks again.
+    #[inline]
+    pub fn leave_line(&self, line: &Line, target: &Target) {
+        if line.leave(target.id.0) {
+            self.relieve();
+        }
+    }
+
     /// Gives a slot back that was taken a moment ago and not used.
     pub fn leave_slot_quietly(&self, target: &Target) {
         target.in_flight.leave(0);
         self.slots.leave(0);
+        // Somebody else may have found it taken.
+        self.relieve();
     }
 
-    /// Ends every request that was accepted for `target` and has no reply yet.
-    pub fn end_requests(&self, target: &Arc<Target>, detail: Detail) {
+    /// Ends every request that was accepted for `target` until `at` and has no reply yet.
+    pub fn end_requests(&self, target: &Arc<Target>, detail: Detail, at: Instant) {
+        if target.in_flight.ops() == 0 {
+            return;
+        }
         let tag = TAG_REQUEST | target.id.0;
         let mut ids = Vec::new();
         self.cells.scan(|id, state, of| {
@@ -653,6 +673,7 @@ impl HostShared {
                 ids.push(id);
             }
         });
+        ids.retain(|id| self.cells.since(*id).is_none_or(|since| since <= at));
         for id in ids {
             if self.fail(id, tag, Some(target), ErrorKind::Unavailable, detail) {
                 self.counts.link_lost.add(1);

@@ -67,7 +67,7 @@ impl ChunkPool {
     fn give(&mut self, mut chunk: Chunk) {
         if chunk.capacity() > 0 {
             self.in_use -= 1;
-            if self.free.len() < self.retain {
+            if self.free.len() < self.retain || cfg!(afflux_mutation = "chunks_never_freed") {
                 chunk.clear();
                 self.free.push(chunk);
             }

@@ -342,7 +342,7 @@ impl<K: Copy> Ingress<K> {
         let unused = self.granted - usable + self.acquired;
         self.granted = usable;
         self.acquired = 0;
-        unused
+        if cfg!(afflux_mutation = "unspent_kept") { 0 } else { unused }
     }
 
     /// Another turn should follow without waiting for anything: grants are in hand, or origins are

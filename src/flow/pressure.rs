@@ -36,6 +36,7 @@ impl Told {
     pub fn poll(&mut self, paused: bool, now: Instant) -> Tell {
         match self.last {
             Some((told, _)) if told == paused => Tell::Nothing,
+            None if !paused && cfg!(afflux_mutation = "new_link_untold") => Tell::Nothing,
             Some((_, at)) if now.since(at) < TELL_INTERVAL => Tell::At(at.after(TELL_INTERVAL)),
             _ => {
                 self.last = Some((paused, now));
@@ -71,7 +72,7 @@ pub struct Heard {
 impl Heard {
     /// The peer told a state. Of two that arrive in the wrong order, or twice, the newer epoch wins.
     pub fn on_told(&mut self, paused: bool, epoch: u64, now: Instant) -> Hearing {
-        if self.epoch.is_some_and(|heard| epoch <= heard) {
+        if self.epoch.is_some_and(|heard| epoch <= heard) && !cfg!(afflux_mutation = "stale_pause_heard") {
             self.stale += 1;
             return Hearing::Stale;
         }

@@ -49,6 +49,8 @@ pub struct Writer<R> {
     pub egress: Egress<R>,
     /// Local channel number to the peer's number on this link; `NO_CHANNEL` where it serves none.
     pub channels: Vec<u16>,
+    /// Such a table of a later list, with its attach: looked at when a channel is missing.
+    announced: Arc<Announced>,
     /// Records written whole since the attach.
     pub written: u64,
     /// Records written whole, over all attaches.
@@ -56,6 +58,9 @@ pub struct Writer<R> {
     /// Records go out as an end client's frames.
     pub stream: bool,
 }
+
+/// An attach and a table as [`Writer::channels`] of a list that its peer told later.
+type Announced = Lock<Option<(u64, Vec<u16>)>>;
 
 /// In [`Writer::channels`]: the peer does not serve it.
 pub const NO_CHANNEL: u16 = 0xFFFE;
@@ -80,6 +85,7 @@ impl<R> Writer<R> {
             one_way: false,
             egress: Egress::new(),
             channels: Vec::new(),
+            announced: Arc::default(),
             written: 0,
             written_ever: 0,
             stream: false,
@@ -87,7 +93,23 @@ impl<R> Writer<R> {
     }
 
     /// The peer's number for a local channel.
-    pub fn wire_channel(&self, local: u16) -> u16 {
+    #[inline]
+    pub fn wire_channel(&mut self, local: u16) -> u16 {
+        match self.channels.get(local as usize) {
+            Some(channel) if *channel != NO_CHANNEL => *channel,
+            _ => self.wire_channel_announced(local),
+        }
+    }
+
+    #[cold]
+    fn wire_channel_announced(&mut self, local: u16) -> u16 {
+        let mut announced = self.announced.lock();
+        if announced.as_ref().is_some_and(|(link, _)| *link == self.link)
+            && let Some((_, channels)) = announced.take()
+        {
+            self.channels = channels;
+        }
+        drop(announced);
         self.channels.get(local as usize).copied().unwrap_or(NO_CHANNEL)
     }
 
@@ -259,6 +281,8 @@ pub struct Target {
     pub parked: Latch,
     /// The owner has records of this peer that it may not claim until replies have left.
     pub held: Latch,
+    /// Its records that were claimed and whose handlers have not started: each keeps a permit. Its owner's.
+    pub jobs: Gauge,
     /// Replies that wait for room on the completion lane, oldest first; bounded by `waiting`.
     pub reply_waiters: Lock<VecDeque<CellId>>,
     /// The write half of the application lane. It remembers each record's local channel: the next link may
@@ -266,6 +290,8 @@ pub struct Target {
     pub application: Baton<Writer<u16>>,
     /// The write half of the completion lane; of a stock peer's only lane.
     pub completion: PostBaton<Replies, Post>,
+    /// What the peer announced later than with the present attach: see [`Writer::wire_channel`].
+    announced: Arc<Announced>,
     /// The number of the present attach; 0 while down.
     pub link: Epoch,
     /// Raised for good when the target is removed.
@@ -301,6 +327,8 @@ pub struct Target {
 impl Target {
     /// A target that is down.
     pub fn new(spec: TargetSpec) -> Self {
+        let application = Writer::new();
+        let announced = application.announced.clone();
         Target {
             id: spec.id,
             owner: spec.owner,
@@ -315,8 +343,10 @@ impl Target {
             clock_ahead_ms: Gauge::default(),
             parked: Latch::new(),
             held: Latch::new(),
+            jobs: Gauge::default(),
             reply_waiters: Lock::new(VecDeque::new()),
-            application: Baton::new(Writer::new()),
+            application: Baton::new(application),
+            announced,
             completion: PostBaton::new(Replies::new()),
             link: Epoch::new(0),
             gone: Latch::new(),
@@ -345,6 +375,11 @@ impl Target {
     #[inline]
     pub fn is_up(&self) -> bool {
         self.link.get() != 0
+    }
+
+    /// The peer serves more than it did when `link` came up: its numbers by ours.
+    pub fn announce(&self, link: u64, channels: Vec<u16>) {
+        *self.announced.lock() = Some((link, channels));
     }
 
     /// The peer's name, or its address until it has told its name.

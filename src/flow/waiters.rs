@@ -36,7 +36,7 @@ impl Waiters {
     /// wait already.
     pub fn push(&mut self, id: CellId, is_live: impl Fn(CellId) -> bool) -> Result<(), CellId> {
         if self.queue.len() >= self.prune_at {
-            self.queue.retain(|id| is_live(*id));
+            self.queue.retain(|id| is_live(*id) || cfg!(afflux_mutation = "stale_waiters_kept"));
             self.prune_at = (2 * self.queue.len()).max(PRUNE_MIN).min(2 * self.live_max);
             if self.queue.len() >= self.live_max {
                 return Err(id);

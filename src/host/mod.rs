@@ -28,7 +28,7 @@ use crate::engine::command::{CompletionCommand, ShardCommand};
 use crate::engine::handler::{Failure, Handler, LocalClient, Request};
 use crate::engine::seat::{AsyncSeat, HandlerSeat, Seat, SeatFactory};
 use crate::engine::shared::{HostShared, Life};
-use crate::flow::target::Dialect;
+use crate::flow::target::{Dialect, Target};
 use crate::meter::latency::LatencySet;
 use crate::plan::HostPlan;
 use crate::policy::ledger;
@@ -176,8 +176,10 @@ impl Host {
         let end = shared.clock.now().after(timeout);
         let _watch = shared.watchers.watch();
         loop {
-            let missing: Vec<Arc<str>> =
-                shared.targets.lock().iter().filter(|t| t.dialled && !t.is_up()).map(|t| t.label()).collect();
+            // By the routes, so that whoever calls next is routed.
+            let routes = shared.routes.load();
+            let away = |target: &&Arc<Target>| target.dialled && !routes.up.contains(&target.id);
+            let missing: Vec<Arc<str>> = shared.targets.lock().iter().filter(away).map(|t| t.label()).collect();
             if missing.is_empty() {
                 return Ok(());
             }

@@ -88,6 +88,7 @@ pub struct HostOptions {
     pub(crate) max_jobs: Option<u64>,
     pub(crate) pause_percent: u64,
     pub(crate) resume_percent: u64,
+    pub(crate) target_job_percent: u64,
     pub(crate) max_started_handlers: Option<u64>,
     pub(crate) room_ops: u64,
     pub(crate) room_bytes: ByteSize,
@@ -143,6 +144,7 @@ impl HostOptions {
             max_jobs: None,
             pause_percent: 80,
             resume_percent: 60,
+            target_job_percent: 100,
             max_started_handlers: None,
             room_ops: 4096,
             room_bytes: ByteSize::mib(64),
@@ -347,6 +349,17 @@ impl HostBuilder {
     /// default 80 and 60. With M = 17: 14 and 10.
     pub fn pause_resume(mut self, pause: u64, resume: u64) -> Self {
         (self.options.pause_percent, self.options.resume_percent) = (pause, resume);
+        self
+    }
+
+    /// The most of the jobs that one target may have, in percent of M, 1..=100; default 100: no cap. A target
+    /// is one link of a peer, or one shard's callers in this process. Capped, it has at most
+    /// max(1, floor(M x percent / 100)) records claimed whose handlers have not started; its others stay in
+    /// their queue, without a ticket and with their age, while permits are left for everybody else. It matters
+    /// when handlers do not finish and the started bound is reached: then a hot target would take every permit
+    /// that comes back, in the order of arrival.
+    pub fn target_job_share(mut self, percent: u64) -> Self {
+        self.options.target_job_percent = percent;
         self
     }
 

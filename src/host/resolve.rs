@@ -404,7 +404,7 @@ fn jobs(rules: &mut Rules, options: &HostOptions, effective: u32, plan: &mut Hos
     let most = i32::MAX as u64;
     let shards = u64::from(plan.shards);
     let limit = match options.max_jobs {
-        Some(n) => rules.range("max_jobs", n, 1, most),
+        Some(n) => rules.range("max_jobs", n, u64::from(!cfg!(afflux_mutation = "zero_jobs_pass")), most),
         None => {
             let n = u64::from(options.jobs.jobs_per_processor()) * u64::from(effective);
             rules.range("jobs", n, 1, most)
@@ -415,7 +415,9 @@ fn jobs(rules: &mut Rules, options: &HostOptions, effective: u32, plan: &mut Hos
     if rules.good(&["pause_resume"]) && resume >= pause {
         rules.refuse("pause_resume", format!("({pause}, {resume})"), "the second below the first");
     }
-    plan.jobs = JobsPlan::new(limit as u32, plan.shards, pause as u8, resume as u8, effective);
+    let each = rules.range("target_job_share", options.target_job_percent, 1, 100);
+    plan.jobs =
+        JobsPlan::new(limit as u32, plan.shards, pause as u8, resume as u8, effective).with_target_percent(each as u8);
     plan.turn.claims = plan.jobs.turn_claims;
     let started = match options.max_started_handlers {
         Some(n) if rules.good(&["shards"]) && n < shards => {
@@ -756,6 +758,8 @@ mod tests {
             (node().oversize_budget(ByteSize::mib(47)), "oversize_budget = 47 MiB: 48 MiB..="),
             (node().max_owned_bytes(kib(0)), "max_owned_bytes = 0 B"),
             (node().max_jobs(0), "max_jobs = 0: 1..=2,147,483,647"),
+            (node().target_job_share(0), "target_job_share = 0: 1..=100"),
+            (node().target_job_share(101), "target_job_share = 101: 1..=100"),
             (node().max_jobs(1 << 31), "max_jobs = 2,147,483,648: 1..=2,147,483,647"),
             (node().pause_resume(0, 0), "pause_resume = 0: 1..=100"),
             (node().pause_resume(101, 0), "pause_resume = 101: 1..=100"),

@@ -19,6 +19,10 @@ pub mod sizing {}
 #[doc = include_str!("operations.md")]
 pub mod operations {}
 
+#[doc = include_str!("performance.md")]
+#[doc = include_str!("load.svg")]
+pub mod performance {}
+
 /// The examples of the README, compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

@@ -3,12 +3,12 @@
 //!
 //! A target is fixed once, when an operation starts. Nothing that happens later re-selects it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::base::error::{Detail, Error, ErrorKind};
-use crate::base::id::ChannelId;
+use crate::base::id::{ChannelId, TargetId};
 use crate::flow::target::Target;
 
 /// One node that serves a channel.
@@ -38,6 +38,8 @@ pub struct Routes {
     pub channels: HashMap<Arc<str>, Channel>,
     /// Links by node name, up or not: a node that we dial keeps its queue while it is away.
     pub nodes: HashMap<Arc<str>, Vec<Arc<Target>>>,
+    /// Links that are up.
+    pub up: HashSet<TargetId>,
     /// Every configured connection has had an outcome. Before that, an unknown channel may yet
     /// turn up, and a call waits; afterwards it is `NotFound` at once.
     pub settled: bool,
@@ -162,7 +164,7 @@ impl Rotation {
             }
         }
         let best = best?;
-        self.credit[best] -= total;
+        self.credit[best] -= if cfg!(afflux_mutation = "weights_unsmooth") { self.credit[best] } else { total };
         Some(self.next_link(best, &members[best].links))
     }
 }
@@ -226,5 +228,80 @@ impl Routes {
 }
 
 fn away(name: &Arc<str>) -> Error {
-    Error::new(ErrorKind::Unavailable, Detail::NotConnected).with(|n| n.target = Some(name.clone()))
+    let kind = if cfg!(afflux_mutation = "away_not_found") { ErrorKind::NotFound } else { ErrorKind::Unavailable };
+    Error::new(kind, Detail::NotConnected).with(|n| n.target = Some(name.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::id::{ShardId, TargetId};
+    use crate::flow::target::{Dialect, TargetSpec};
+
+    fn target(id: u64) -> Arc<Target> {
+        Arc::new(Target::new(TargetSpec {
+            id: TargetId(id),
+            owner: ShardId(0),
+            dialled: true,
+            dialect: Dialect::Native,
+            label: "peer".into(),
+            send_mark: 0,
+            waiting_ops: 1,
+            waiting_bytes: 1,
+            requests: 1,
+            reply_bytes: 1,
+            publications: None,
+        }))
+    }
+
+    /// Members with these weights, numbered from 0; one with `None` is away.
+    fn serve(weights: &[(u32, Option<u64>)]) -> Routes {
+        let members = weights.iter().enumerate().map(|(i, (weight, link))| Member {
+            node: i.to_string().into(),
+            weight: *weight,
+            links: link.iter().map(|id| target(*id)).collect(),
+        });
+        let mut routes = Routes { settled: true, ..Routes::default() };
+        routes.channels.insert("c".into(), Channel { id: ChannelId(0), members: members.collect() });
+        routes
+    }
+
+    fn find(routes: &Routes, address: &Address, rotation: &mut Rotation) -> Result<u64, (ErrorKind, Detail)> {
+        match routes.find(address, rotation) {
+            Ok(Found::Target(target, _)) => Ok(target.id.0),
+            Ok(Found::NotYet) => panic!("the routes are settled"),
+            Err(error) => Err((error.kind(), error.detail())),
+        }
+    }
+
+    /// Contract 54: the sequence is exact, per handle.
+    #[test]
+    fn turns_follow_the_weights_exactly() {
+        let channel = Address::Channel("c".into());
+        let sequence = |weights: &[(u32, Option<u64>)], n: usize| -> Vec<u64> {
+            let (routes, mut rotation) = (serve(weights), Rotation::default());
+            (0..n).map(|_| find(&routes, &channel, &mut rotation).unwrap()).collect()
+        };
+        assert_eq!(sequence(&[(100, Some(0)), (100, Some(1))], 6), [0, 1, 0, 1, 0, 1]);
+        assert_eq!(sequence(&[(300, Some(0)), (100, Some(1))], 8), [0, 0, 1, 0, 0, 0, 1, 0]);
+        assert_eq!(sequence(&[(100, Some(0)), (300, Some(1))], 8), [1, 0, 1, 1, 1, 0, 1, 1]);
+        assert_eq!(sequence(&[(100, Some(0)), (0, Some(1)), (10_000, None)], 3), [0, 0, 0]);
+    }
+
+    /// Contract 46: unknown is one thing, known and away another; both are told at once.
+    #[test]
+    fn unknown_is_not_away() {
+        let mut routes = serve(&[(100, None)]);
+        routes.nodes.insert("away".into(), Vec::new());
+        let of = |address: Address| find(&routes, &address, &mut Rotation::default()).unwrap_err();
+        let (unknown, away) = ((ErrorKind::NotFound, Detail::None), (ErrorKind::Unavailable, Detail::NotConnected));
+        assert_eq!(of(Address::Channel("nobody".into())), unknown);
+        assert_eq!(of(Address::Node("nobody".into())), unknown);
+        assert_eq!(of(Address::Member("c".into(), "nobody".into())), unknown);
+        assert_eq!(of(Address::Channel("c".into())), away);
+        assert_eq!(of(Address::Node("away".into())), away);
+        assert_eq!(of(Address::Member("c".into(), "0".into())), away);
+        let draining = find(&serve(&[(0, Some(1))]), &Address::Channel("c".into()), &mut Rotation::default());
+        assert_eq!(draining, Err((ErrorKind::Unavailable, Detail::Draining)));
+    }
 }

@@ -258,13 +258,14 @@ impl HostPlan {
     /// The inequalities at the head of this file; the sentence names the first one that is broken.
     pub fn check(&self) -> Result<(), String> {
         let n = usize::from(self.shards);
-        let rules: [(bool, &str); 16] = [
+        let rules: [(bool, &str); 17] = [
             ((1..=SHARDS_MAX).contains(&self.shards), "1 <= shards <= SHARDS_MAX"),
             (self.shard_cpus.len() == n, "one processor entry per shard"),
             (self.started_per_shard.len() == n, "one started bound per shard"),
             ((1..=64).contains(&self.jobs.turn_claims), "1 <= turn_claims <= 64"),
             (self.turn.claims == self.jobs.turn_claims, "the turn claims what the jobs allow"),
             (self.jobs.share >= 1, "share >= 1"),
+            ((1..=self.jobs.limit).contains(&self.jobs.per_target), "1 <= per_target <= limit"),
             (self.jobs.resume_at < self.jobs.pause_at, "resume_at < pause_at"),
             (self.jobs.pause_at <= self.jobs.limit, "pause_at <= limit"),
             (self.started_per_shard.iter().all(|s| *s >= 1), "every shard may start one handler"),
@@ -400,6 +401,8 @@ pub struct JobsPlan {
     pub turn_claims: u32,
     /// r, the share of a shard that nobody takes: max(1, M / (4 x shards)).
     pub share: u32,
+    /// The most jobs of one target that are claimed and not started, 1..=`limit`; `limit`: no cap.
+    pub per_target: u32,
 }
 
 impl JobsPlan {
@@ -408,14 +411,30 @@ impl JobsPlan {
         let (m, shards) = (u64::from(limit), u64::from(shards.max(1)));
         JobsPlan {
             limit,
-            pause_at: (m * u64::from(pause_percent)).div_ceil(100) as u32,
+            pause_at: match cfg!(afflux_mutation = "pause_rounds_down") {
+                true => (m * u64::from(pause_percent) / 100) as u32,
+                false => (m * u64::from(pause_percent)).div_ceil(100) as u32,
+            },
             resume_at: (m * u64::from(resume_percent) / 100) as u32,
             pause_percent,
             resume_percent,
             effective_processors,
             turn_claims: (m / (2 * shards)).clamp(1, 64) as u32,
             share: (m / (4 * shards)).max(1) as u32,
+            per_target: limit,
         }
+    }
+
+    /// One target has at most this part of the jobs: max(1, floor(M x percent / 100)).
+    pub fn with_target_percent(self, percent: u8) -> Self {
+        let jobs = u64::from(self.limit) * u64::from(percent.min(100)) / 100;
+        JobsPlan { per_target: jobs.max(1) as u32, ..self }
+    }
+
+    /// Whether the jobs of one target are capped.
+    #[inline]
+    pub fn caps_targets(&self) -> bool {
+        self.per_target < self.limit
     }
 }
 
@@ -548,6 +567,21 @@ mod tests {
         assert_eq!(at(7), (6, 4));
         assert_eq!(at(1), (1, 0));
         assert_eq!(at(i32::MAX as u32), (1_717_986_918, 1_288_490_188));
+    }
+
+    /// Field case 016: the pause count rounds up, the resume count down, and between them is room for every legal
+    /// pair of percentages; a gate with these counts reports each crossing once.
+    #[test]
+    fn every_pair_of_percentages_leaves_room_between_its_counts() {
+        for limit in 1..=64_u32 {
+            for (pause, resume) in (1..=100_u8).flat_map(|pause| (0..pause).map(move |resume| (pause, resume))) {
+                let jobs = JobsPlan::new(limit, 1, pause, resume, 1);
+                let exact = |percent: u8| f64::from(limit) * f64::from(percent) / 100.0;
+                assert_eq!(f64::from(jobs.pause_at), exact(pause).ceil(), "{pause} % of {limit}");
+                assert_eq!(f64::from(jobs.resume_at), exact(resume).floor(), "{resume} % of {limit}");
+                assert!(jobs.resume_at < jobs.pause_at && (1..=limit).contains(&jobs.pause_at));
+            }
+        }
     }
 
     #[test]

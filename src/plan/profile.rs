@@ -137,6 +137,22 @@ mod tests {
     }
 
     #[test]
+    fn the_budget_table_is_the_published_one() {
+        let rows = [
+            (2, 64, (32, 512), (8, 32)),
+            (3, 256, (32, 2048), (16, 64)),
+            (5, 512, (64, 1024), (64, 128)),
+            (8, 1024, (128, 8192), (256, 512)),
+        ];
+        let kib = |bounds: QueueBounds| (bounds.min >> 10, bounds.max >> 10);
+        for (profile, row) in HwmProfile::ALL.into_iter().zip(rows) {
+            assert_eq!((profile.percent(), profile.cap() >> 20, kib(profile.general()), kib(profile.stream())), row);
+        }
+        assert_eq!(kib(HwmProfile::Balanced.subscriber()), (64, 2048));
+        assert_eq!(HwmProfile::default(), HwmProfile::Balanced);
+    }
+
+    #[test]
     fn bounds_are_in_order_and_every_queue_fits_its_cap() {
         for profile in HwmProfile::ALL {
             for bounds in [profile.general(), profile.subscriber(), profile.stream()] {

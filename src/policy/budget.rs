@@ -134,6 +134,9 @@ pub fn divide(budget: u64, queues: &[Queue]) -> Division {
 
     // What is left is less than one byte for each queue below its maximum.
     let mut left = budget.saturating_sub(planned);
+    if cfg!(afflux_mutation = "left_over_kept") {
+        left = 0;
+    }
     automatic.retain(|i| marks[*i] < queues[*i].bounds.max);
     automatic.sort_by_key(|i| queues[*i].id);
     for i in automatic {

@@ -33,7 +33,11 @@ impl Quota {
     /// Whole processors, rounded down: a loop that is stopped in the middle of its turn is late for
     /// everybody. At least one.
     pub fn processors(self) -> usize {
-        usize::try_from(self.micros / self.period).unwrap_or(usize::MAX).max(1)
+        let whole = match cfg!(afflux_mutation = "quota_rounds_up") {
+            true => self.micros.div_ceil(self.period),
+            false => self.micros / self.period,
+        };
+        usize::try_from(whole).unwrap_or(usize::MAX).max(1)
     }
 }
 

@@ -207,12 +207,24 @@ impl<P, O> CellPool<P, O> {
         })
     }
 
-    /// Gives a waiting or claimed operation another tag. False: it has ended.
-    pub fn retag(&self, id: CellId, tag: u64) -> bool {
-        let Some(inside) = self.enter(id, is_live) else { return false };
+    /// Gives a waiting or claimed operation another tag and puts it last in an inbox, in one step. `None`, and
+    /// nothing done: it has ended. Otherwise its entry is reported whatever becomes of it, even if its end is
+    /// taken before it lies there; true as for [`CellPool::push`].
+    pub fn hand_over(&self, inbox: &CellList, id: CellId, tag: u64) -> Option<bool> {
+        let inside = self.enter(id, is_live)?;
+        let cell = inside.cell();
         // Release: pairs with the Acquire in `read`.
-        inside.cell().tag.store(tag, Ordering::Release);
-        true
+        cell.tag.store(tag, Ordering::Release);
+        if cfg!(afflux_mutation = "handed_over_unlinked") {
+            drop(inside);
+            return Some(self.push(inbox, id));
+        }
+        // Linked while we are inside, so that the place outlives a holder who is faster than our push. Relaxed: as
+        // in `push`.
+        let flag = inbox.link().flag();
+        let stood = Word(cell.word.fetch_or(flag, Ordering::Relaxed)).has(flag);
+        drop(inside);
+        Some(!stood && inbox.push(&self.cells, id.index))
     }
 
     /// Ends the operation, waiting or claimed, with what `make` returns; it is given the payload if
@@ -344,7 +356,7 @@ impl<P, O> CellPool<P, O> {
 
     /// The tag; `None` if `id` is stale.
     pub fn tag(&self, id: CellId) -> Option<u64> {
-        // Acquire: pairs with the Release in `publish` and `retag`; see `read`.
+        // Acquire: pairs with the Release in `publish` and `hand_over`; see `read`.
         self.read(id, |cell| cell.tag.load(Ordering::Acquire)).map(|(_, tag)| tag)
     }
 

@@ -39,7 +39,7 @@ mod tickets;
 mod word;
 
 pub use shard_set::{SHARDS_MAX, ShardSet};
-pub use tickets::{Cancelled, Ticket};
+pub use tickets::{Cancelled, Standing, Ticket};
 
 use crate::base::id::ShardId;
 use crate::base::time::Instant;
@@ -259,7 +259,7 @@ impl PermitGate {
 
     /// How much of `want` the rules allow, as of `word`.
     fn allowed(&self, word: Word, shard: ShardId, want: u32) -> u32 {
-        if word.has(STOPPED) {
+        if word.has(STOPPED) && !cfg!(afflux_mutation = "gate_grants_when_stopped") {
             return 0;
         }
         let free = self.config.limit - word.in_use();
@@ -358,6 +358,16 @@ impl PermitGate {
     pub fn has_grants(&self, shard: ShardId) -> bool {
         // Relaxed: the fences of sleep and wake order it after the granter's wake.
         self.seats[shard.index()].grants.load(Ordering::Relaxed) > 0
+    }
+
+    /// Permits out, by shard; they move while they are read.
+    pub fn held_by_shard(&self) -> Vec<u32> {
+        self.seats.iter().map(|seat| seat.held(Ordering::Relaxed)).collect()
+    }
+
+    /// All tickets that wait or were granted and not redeemed: for checks.
+    pub fn standing(&self) -> Vec<Standing> {
+        self.desk.lock().tickets.standing().collect()
     }
 
     /// Returns `permits` of `shard`: immediately before the first instruction of a callback, or when
@@ -520,6 +530,9 @@ impl PermitGate {
         match new.has(PAUSED) {
             false if new.in_use() >= self.config.pause_at => Some(Pressure::Paused),
             true if new.in_use() <= self.config.resume_at => Some(Pressure::Running),
+            true if cfg!(afflux_mutation = "no_hysteresis") && new.in_use() < self.config.pause_at => {
+                Some(Pressure::Running)
+            }
             _ => None,
         }
     }

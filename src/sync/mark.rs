@@ -93,7 +93,8 @@ impl Word {
     fn has_room(self, charge: u64, limit: u64) -> bool {
         let cap = if limit == 0 { BYTES_MAX } else { limit.min(BYTES_MAX) };
         let sum = self.bytes().saturating_add(charge);
-        !self.blocked() && (sum <= cap || (self.bytes() == 0 && charge <= BYTES_MAX))
+        (!self.blocked() || cfg!(afflux_mutation = "block_unheeded"))
+            && (sum <= cap || (self.bytes() == 0 && charge <= BYTES_MAX))
     }
 
     fn refused(self, limit: u64) -> Refused {
@@ -110,7 +111,8 @@ impl Mark {
     /// Accepts a record now, or says why not. Never overtakes a waiter and never becomes one.
     #[inline]
     pub fn try_admit(&self, charge: u64) -> Result<Admitted, Refused> {
-        self.decide(|word, limit| match word.waiters() == 0 && word.has_room(charge, limit) {
+        let overtakes = cfg!(afflux_mutation = "waiters_overtaken");
+        self.decide(|word, limit| match (word.waiters() == 0 || overtakes) && word.has_room(charge, limit) {
             true => (word.0 + charge, Ok(Admitted { alone: word.bytes() == 0 })),
             false => (word.0, Err(word.refused(limit))),
         })

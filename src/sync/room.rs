@@ -70,12 +70,19 @@ impl Room {
     /// number, exactly once.
     #[inline]
     pub fn enter(&self, bytes: u64) -> Result<(), RoomFull> {
+        self.enter_leaving(bytes, 0)
+    }
+
+    /// The same, where `free` bytes must stay free beside it: for somebody who needs them all at once. Then an
+    /// empty room takes nothing larger either.
+    #[inline]
+    pub fn enter_leaving(&self, bytes: u64, free: u64) -> Result<(), RoomFull> {
         // Relaxed throughout: the word is a count, and no memory is handed over by it.
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             let (ops, held) = split(word);
-            let fits = ops < self.ops_max && held.saturating_add(bytes) <= self.bytes_max;
-            if !(fits || (ops == 0 && bytes <= ROOM_BYTES_MAX)) {
+            let fits = ops < self.ops_max && held.saturating_add(bytes).saturating_add(free) <= self.bytes_max;
+            if !(fits || (ops == 0 && bytes <= ROOM_BYTES_MAX && free == 0)) {
                 return Err(RoomFull { ops, ops_max: self.ops_max, bytes: held, bytes_max: self.bytes_max });
             }
             let next = word + OPERATION + bytes;

@@ -1,6 +1,7 @@
 //! The host's job limit, from outside: what happens, in order, when handlers do not finish, and that one
 //! shard's trouble is not the others'.
 
+use std::collections::VecDeque;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -8,12 +9,45 @@ use afflux::{ByteSize, Detail, ErrorKind, Host, Hwm, IdlePolicy, Lane, Pinning, 
 
 use crate::support::proxy::Proxy;
 use crate::support::{
-    Door, address, as_number, asked, block_on, connected, echo, kept, link, number, server, small, until, until_status,
-    watch,
+    Door, address, as_number, asked, block_on, connected, echo, kept, link, number, padded, server, small, until,
+    until_status, watch,
 };
 
 const LONG: Duration = Duration::from_secs(80);
 const SHORT: Duration = Duration::from_millis(100);
+
+/// A peer that sends more than everybody else has its share of the permits and no more: whoever comes beside it
+/// is claimed at once, and starts after the few that it may have before him.
+#[test]
+fn a_hot_target_leaves_permits_to_others() {
+    let _dog = watch();
+    let (keep, held) = kept();
+    let server = server("server")
+        .max_jobs(40)
+        .target_job_share(5)
+        .max_started_handlers(1)
+        .channel("keep", keep)
+        .start()
+        .unwrap();
+    let hot = connected(small("hot").connect(address(&server)));
+    let mild = connected(small("mild").connect(address(&server)));
+    let ask = |host: &Host, n| host.client().channel("keep").request("", number(n)).timeout(LONG).submit();
+    let arrived = |n| until_status(&server, |s| s.shards[0].started + s.shards[0].queued + s.shards[0].unclaimed == n);
+    let mut pending: Vec<_> = (0..20).map(|n| ask(&hot, n)).collect();
+    arrived(20);
+    pending.push(ask(&mild, 20));
+    arrived(21);
+    let status = server.status();
+    let mut starts = Vec::new();
+    for (debt, payload) in held.iter().take(21) {
+        starts.push(as_number(&payload));
+        debt.reply(payload);
+    }
+    assert_eq!(starts[..4], [0, 1, 2, 20], "one started, two in the queue, and then the other's");
+    assert_eq!(starts[4..], Vec::from_iter(3..20), "the rest in their order");
+    assert_eq!((status.permits.in_use, status.permits.waiters), (3, 0), "who has its share stands in no line");
+    pending.into_iter().enumerate().for_each(|(n, p)| assert_eq!(p.wait().unwrap(), number(n as u64)));
+}
 
 /// The Guide's stages in their order: handlers do not finish, the started bound is reached, claimed jobs keep
 /// their permits up to the limit, pause is told, the receive queue fills, the sender waits, and its wait ends
@@ -235,4 +269,35 @@ fn one_job_and_one_started_handler_are_enough() {
     until_status(&server, |s| s.delivered == 500);
     let status = server.status();
     assert_eq!((status.permits.peak, status.shards[0].started_peak), (1, 1));
+}
+
+/// Where records may own only so many bytes, small ones find their place whenever one of them finishes. A large one
+/// that needs most of it at once is not passed by them for ever: what it lacks is kept free until it has it.
+#[test]
+fn a_large_record_is_not_passed_by_small_ones_for_ever() {
+    let _dog = watch();
+    let (keep, held) = kept();
+    let server = server("server").max_owned_bytes(ByteSize::kib(64)).channel("keep", keep).start().unwrap();
+    let crowd = connected(small("crowd").connect(address(&server)));
+    let lone = connected(small("lone").connect(address(&server)));
+    let small = crowd.client().channel("keep");
+    let ask = || small.request("", padded(0, 1000)).timeout(LONG).submit();
+    // Always more of them than may be owned.
+    let mut asked: VecDeque<_> = (0..400).map(|_| ask()).collect();
+    until_status(&server, |s| s.owned_bytes > 60 << 10 && s.received == 400);
+    let large = lone.client().channel("keep").request("", padded(1, 48 << 10)).timeout(LONG).submit();
+    until_status(&server, |s| s.received == 401);
+    let mut passed = 0;
+    loop {
+        let (responder, payload) = held.recv().unwrap();
+        responder.reply("");
+        if as_number(&payload) == 1 {
+            break;
+        }
+        asked.pop_front().unwrap().wait().unwrap();
+        asked.push_back(ask());
+        passed += 1;
+        assert!(passed < 5_000, "small ones go on passing it");
+    }
+    large.wait().unwrap();
 }

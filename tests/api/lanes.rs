@@ -174,7 +174,9 @@ fn a_stock_peer_that_speaks_and_goes() {
     let _dog = watch();
     let silence = Duration::from_secs(100);
     let (tell, heard) = channel();
+    // With one job each record is a pressure that comes and goes.
     let server = server("server")
+        .max_jobs(1)
         .heartbeat(silence, 3 * silence)
         .channel("news", told(move |m, _| tell.send(m.into_payload()).unwrap()))
         .start()
@@ -197,6 +199,8 @@ fn a_stock_peer_that_speaks_and_goes() {
         assert_eq!(&*heard.recv().unwrap(), [n]);
         until_status(&server, |s| s.links_lost == u64::from(n));
     }
+    // Contract 18: a peer of one lane is not told of pressure, not even as it comes.
+    assert_eq!(server.status().flow_frames_sent, 0);
     // The route that a record came with is cut down to its method, and given back whole.
     until_status(&server, |s| s.owned_bytes == 0);
 }

@@ -382,7 +382,10 @@ fn every_policy_holds_with_nobody_there_and_after_the_last_has_left() {
             assert_eq!(publish(&publisher, round).queued, 1);
             assert_eq!(number(&raw.read(1)[0]), round);
             drop(raw);
-            until(|| subscriptions(&ticker) == 0);
+            until_status(&ticker, |s| {
+                let publisher = s.publisher.as_ref().unwrap();
+                (publisher.subscriptions, publisher.subscribers.len()) == (0, 0)
+            });
         }
         let status = ticker.status().publisher.unwrap();
         assert_eq!((status.published, status.matched, status.unmatched), (6, 3, 3));

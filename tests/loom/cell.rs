@@ -290,6 +290,27 @@ fn an_inbox_against_pruning() {
     });
 }
 
+/// An operation that found its target goes to that one's owner while its time is up and its holder takes the end:
+/// who was told that it lies there finds it there, and takes its waiter off the mark.
+#[test]
+fn a_hand_over_against_an_end_that_is_taken() {
+    both_orders(|order| {
+        let (pool, payload) = (CellPool::new(1, 0, |_| ()), Payload::default());
+        let id = waiting(&pool, &payload);
+        let shared = Arc::new((pool, CellList::inbox()));
+        let (pool, inbox) = &*shared;
+        let (handed, ()) = race2(
+            order,
+            &shared,
+            move |(pool, inbox)| pool.hand_over(inbox, id, 8).is_some(),
+            move |(pool, _)| assert!(pool.finish(id, End::Expired) && pool.take(id).is_some()),
+        );
+        let found: Vec<_> = pool.drain(inbox).take(2).map(|entry| (entry.id, entry.tag)).collect();
+        assert_eq!(found, if handed { vec![(id, 8)] } else { vec![] });
+        assert_all_free(pool);
+    });
+}
+
 #[test]
 fn publishing_against_a_sweep() {
     both_orders(|order| {

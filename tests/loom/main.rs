@@ -15,6 +15,7 @@
 mod baton;
 mod cell;
 mod gate;
+mod line;
 mod mark;
 mod page;
 mod published;
@@ -60,6 +61,7 @@ use harness::{Arc, Condvar, Mutex, atomic, model, thread};
 // cell_reuse_linked           sync/cell.rs        cell::a_done_list_*, cell::an_inbox_against_pruning
 // cell_bound_first            sync/cell.rs        cell::publishing_against_a_sweep
 // cell_unfenced               cell/segment.rs     cell::publishing_against_a_sweep
+// handed_over_unlinked        sync/cell.rs        cell::a_hand_over_against_an_end_that_is_taken
 // cell_untagged               cell/list.rs        cell::a_place_is_one_callers
 // gate_overtake               sync/gate.rs        gate::a_newcomer_does_not_overtake
 // gate_lost_release           sync/gate.rs        gate::a_release_against_one_who_enqueues

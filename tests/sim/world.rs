@@ -183,7 +183,8 @@ impl World {
         let (channels, own) = seats(&self.stage, at, life);
         let plan = self.swarm.plan(at, life);
         let seats = (&channels[..], own.as_ref());
-        Node::new((at, life), plan, self.clock.clone(), &self.woken, seats, self.rng.bits())
+        let clock = (self.clock.clone(), self.swarm.ahead(at, life));
+        Node::new((at, life), plan, clock, &self.woken, seats, self.rng.bits())
     }
 
     fn begin(&mut self) {
@@ -316,6 +317,9 @@ impl World {
                 Begun::Reply(op) => book.on_replied(op, connection),
             }
         }
+        if let Some(text) = node.look_at_line(&mut self.coverage) {
+            book.fault(format!("node {}: {text}", node.at));
+        }
         check_node(node, book, &mut self.coverage);
     }
 
@@ -370,7 +374,7 @@ impl World {
                 Poll::Ready(end) => {
                     let book = &mut *self.stage.book.lock().unwrap();
                     book.on_reply(op, &end, now);
-                    let gate = self.nodes[book.ops[op as usize].from].shared.gate.snapshot(Instant(now));
+                    let gate = self.nodes[book.ops[op as usize].from].shared.gate.snapshot(Instant(0));
                     self.coverage
                         .see("reply taken while every permit was out", end.is_ok() && gate.in_use == gate.limit);
                     true
@@ -705,7 +709,7 @@ impl World {
         }
         for node in nodes {
             let c = &node.shared.counts;
-            let gate = node.shared.gate.snapshot(Instant(self.clock.ns()));
+            let gate = node.shared.gate.snapshot(node.shared.clock.now());
             for (what, n) in [
                 ("waited for room", c.waits.get()),
                 ("found the waiting room full", c.waiting_room_full.get()),

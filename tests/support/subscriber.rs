@@ -47,6 +47,33 @@ impl Raw {
         self.0.write_all(&[&[4, body.len() as u8], body].concat()).unwrap();
     }
 
+    /// Sends so many PINGs in one go, each with its number as context; how many PONGs come until the last one's.
+    pub fn ping(&mut self, n: u32) -> u32 {
+        let ping = |at: u32| [&[4, 11], &b"\x04PING\0\x64"[..], &at.to_be_bytes()].concat();
+        let mut writing = self.0.try_clone().unwrap();
+        let pings: Vec<u8> = (1..=n).flat_map(ping).collect();
+        let writer = std::thread::spawn(move || writing.write_all(&pings).unwrap());
+        let mut pongs = 0;
+        loop {
+            let (flags, body) = self.frame().unwrap();
+            assert_eq!(flags, 4);
+            let Some(context) = body.strip_prefix(b"\x04PONG") else { continue };
+            pongs += u32::from(!context.is_empty());
+            if *context == n.to_be_bytes() {
+                writer.join().unwrap();
+                return pongs;
+            }
+        }
+    }
+
+    /// Sends so many lists of channels, each with another name.
+    pub fn announce(&mut self, n: u32) {
+        for at in 1..=n {
+            let version = u64::from(at).to_be_bytes();
+            self.command(&[&b"\x08CHANNELS"[..], &version, format!("channel-{at}=100").as_bytes()].concat());
+        }
+    }
+
     /// Sends a publication.
     pub fn publish(&mut self, topic: &str, payload: &str) {
         let frame = |more: u8, body: &str| [&[more, body.len() as u8], body.as_bytes()].concat();

@@ -11,7 +11,7 @@ use crate::common::{Server, hosts, serve_and_report, serve_until_released};
 
 /// Messages that a socket may hold for its peer. With the default of 1,000 a ROUTER silently drops answers
 /// when 1,024 are outstanding; this is what an afflux host allows one peer.
-const HIGH_WATER: i32 = 16_384;
+pub const HIGH_WATER: i32 = 16_384;
 
 /// How many frames a message has before its payload, as they travel between client and server.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,11 +22,12 @@ pub enum Shape {
     Call,
 }
 
-fn socket(kind: zmq::SocketType) -> zmq::Socket {
+/// With the default mark if none is given.
+fn socket(kind: zmq::SocketType, mark: Option<i32>) -> zmq::Socket {
     let socket = zmq::Context::new().socket(kind).expect("a socket");
-    if kind != zmq::PUSH && kind != zmq::PULL {
-        socket.set_sndhwm(HIGH_WATER).expect("an option");
-        socket.set_rcvhwm(HIGH_WATER).expect("an option");
+    if let Some(mark) = mark {
+        socket.set_sndhwm(mark).expect("an option");
+        socket.set_rcvhwm(mark).expect("an option");
     }
     // What is still queued at the end of a run goes with it.
     socket.set_linger(0).expect("an option");
@@ -39,15 +40,21 @@ fn bind(socket: &zmq::Socket) -> u16 {
     endpoint.rsplit(':').next().and_then(|port| port.parse().ok()).expect("tcp://address:port")
 }
 
-fn connect(server: &Server, kind: zmq::SocketType) -> zmq::Socket {
-    let socket = socket(kind);
+/// A socket with that mark on a server.
+pub fn connect(server: &Server, kind: zmq::SocketType, mark: impl Into<Option<i32>>) -> zmq::Socket {
+    let socket = socket(kind, mark.into());
     socket.connect(&hosts::url(server)).expect("the server listens");
     socket
 }
 
 /// Sends every message back to whoever sent it; in a call, `ok` instead of the route.
 pub fn serve(shape: Shape) -> ! {
-    let socket = socket(zmq::ROUTER);
+    serve_worker(shape, HIGH_WATER, || {})
+}
+
+/// The same, with a mark of its own and work before each answer.
+pub fn serve_worker(shape: Shape, mark: i32, work: impl Fn() + Send + 'static) -> ! {
+    let socket = socket(zmq::ROUTER, Some(mark));
     let port = bind(&socket);
     std::thread::spawn(move || {
         loop {
@@ -62,6 +69,9 @@ pub fn serve(shape: Shape) -> ! {
                 } else {
                     socket.send(frame, flags).expect("the client is there");
                 }
+                if at == 0 {
+                    work();
+                }
                 if !more {
                     break;
                 }
@@ -73,7 +83,7 @@ pub fn serve(shape: Shape) -> ! {
 
 /// A PULL that counts.
 pub fn count() -> ! {
-    let socket = socket(zmq::PULL);
+    let socket = socket(zmq::PULL, None);
     let port = bind(&socket);
     let received = Arc::new(AtomicU64::new(0));
     let counted = received.clone();
@@ -99,7 +109,7 @@ pub struct Dealer {
 
 impl Dealer {
     pub fn connect(server: &Server, size: usize, shape: Shape) -> Dealer {
-        let (socket, frame) = (connect(server, zmq::DEALER), zmq::Message::new());
+        let (socket, frame) = (connect(server, zmq::DEALER, HIGH_WATER), zmq::Message::new());
         Dealer { socket, shape, body: vec![7; size], sent: 0, answered: 0, frame }
     }
 
@@ -144,7 +154,7 @@ pub struct Push {
 
 impl Push {
     pub fn connect(server: &Server, size: usize) -> Push {
-        Push { socket: connect(server, zmq::PUSH), body: vec![7; size] }
+        Push { socket: connect(server, zmq::PUSH, None), body: vec![7; size] }
     }
 }
 

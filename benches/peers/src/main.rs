@@ -4,7 +4,17 @@
 
 #[path = "../../common/mod.rs"]
 mod common;
+#[path = "../../common/curves.rs"]
+mod curves;
 mod libzmq;
+mod load_curve;
+#[path = "../../common/openloop.rs"]
+mod openloop;
+#[path = "../../common/parts.rs"]
+mod parts;
+mod permits;
+#[cfg(feature = "tarpc")]
+mod rpc;
 mod table;
 
 use std::collections::BTreeMap;
@@ -31,6 +41,14 @@ struct Options {
     /// Count system calls, context switches and instructions per operation instead of measuring times
     #[arg(long)]
     counts: bool,
+    /// Offer 10 to 300 % of the capacity instead, each request at its own time
+    #[arg(long)]
+    openloop: bool,
+    /// Compare taking and returning a permit with a semaphore of tokio instead
+    #[arg(long)]
+    permits: bool,
+    #[command(flatten)]
+    open: openloop::Options,
 }
 
 /// Who is measured.
@@ -43,6 +61,8 @@ enum System {
     Libzmq,
     Afflux,
     AffluxSpin,
+    #[cfg(feature = "tarpc")]
+    Tarpc,
     /// A stock client on a ROUTER, and on an afflux host.
     StockOnLibzmq,
     StockOnAfflux,
@@ -64,6 +84,8 @@ impl System {
             System::Libzmq => "libzmq",
             System::Afflux => "afflux",
             System::AffluxSpin => "afflux, spin 50 us",
+            #[cfg(feature = "tarpc")]
+            System::Tarpc => "tarpc",
             System::StockOnLibzmq => "libzmq client on libzmq",
             System::StockOnAfflux => "libzmq client on afflux",
         }
@@ -81,6 +103,8 @@ impl System {
             System::StockOnLibzmq => "zmq-call 0".into(),
             System::Afflux | System::StockOnAfflux => "afflux 0".into(),
             System::AffluxSpin => "afflux-spin 0".into(),
+            #[cfg(feature = "tarpc")]
+            System::Tarpc => "tarpc 0".into(),
         }
     }
 }
@@ -95,6 +119,8 @@ fn serve(what: &str) -> ! {
         "zmq" => libzmq::serve(Shape::Bare),
         "zmq-call" => libzmq::serve(Shape::Call),
         "zmq-count" => libzmq::count(),
+        #[cfg(feature = "tarpc")]
+        "tarpc" => rpc::serve(),
         "afflux" => hosts::serve(IdlePolicy::Park),
         "afflux-spin" => hosts::serve(IdlePolicy::SpinThenPark(hosts::SPIN)),
         other => panic!("cannot serve {other}"),
@@ -123,6 +149,8 @@ fn connect(server: &Server, system: System, load: Load, size: usize) -> (Option<
         let spin = if system == System::RawSpin { hosts::SPIN } else { Duration::ZERO };
         Client::Caller(match (system, &host) {
             (_, Some(host)) => Box::new(hosts::Asker::new(host, size)),
+            #[cfg(feature = "tarpc")]
+            (System::Tarpc, _) => Box::new(rpc::Calls::connect(server, size)),
             (System::Libzmq, _) => Box::new(Dealer::connect(server, size, Shape::Bare)),
             (System::StockOnLibzmq | System::StockOnAfflux, _) => Box::new(Dealer::connect(server, size, Shape::Call)),
             _ => Box::new(Raw::connect(server, size, spin)),
@@ -205,12 +233,20 @@ struct Workload {
     systems: &'static [System],
 }
 
-const ALL: [System; 5] = [System::Afflux, System::Libzmq, System::Raw, System::AffluxSpin, System::RawSpin];
+const ALL: &[System] = &[
+    System::Afflux,
+    System::Libzmq,
+    System::Raw,
+    System::AffluxSpin,
+    System::RawSpin,
+    #[cfg(feature = "tarpc")]
+    System::Tarpc,
+];
 const PARKED: [System; 3] = [System::Afflux, System::Libzmq, System::Raw];
 const STOCK: [System; 2] = [System::StockOnAfflux, System::StockOnLibzmq];
 
 fn plan(args: &Args) -> [Workload; 9] {
-    let requests: &[System] = if args.quick { &PARKED } else { &ALL };
+    let requests: &[System] = if args.quick { &PARKED } else { ALL };
     let line = |name, load, size, systems| Workload { name, load, size, systems };
     [
         line("round trip 64 B", Load::Rtt, 64, requests),
@@ -235,7 +271,16 @@ fn main() {
     }
     let args = &options.args;
     if let Some(what) = serving(args) {
+        if let Some((service, mark)) = openloop::served(&what) {
+            load_curve::serve(service, mark);
+        }
         serve(&what);
+    }
+    if options.permits {
+        return permits::bench(args);
+    }
+    if options.openloop {
+        return load_curve::bench(args, &options.open);
     }
     let plan = plan(args);
     if let (Some(row), Some(ops)) = (&args.row, args.ops) {

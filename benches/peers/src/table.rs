@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use crate::common::{Args, Rounds, Sample, ends, machine, median};
 
 /// What a system is compared with.
-const AGAINST: [(&str, [&str; 2]); 4] = [
+const AGAINST: [(&str, [&str; 2]); 5] = [
     ("afflux", ["libzmq", "bare sockets"]),
     ("afflux, spin 50 us", ["libzmq", "bare sockets, spin 50 us"]),
     ("libzmq", ["", "bare sockets"]),
+    ("tarpc", ["libzmq", "bare sockets"]),
     ("libzmq client on afflux", ["libzmq client on libzmq", ""]),
 ];
 

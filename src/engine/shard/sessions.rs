@@ -522,11 +522,11 @@ fn decode(
 ) -> Result<Used, WireError> {
     let mut consumed = 0;
     loop {
-        let Some(client) = &mut link.client else { return Ok(Used { consumed, parked: false }) };
+        let Some(client) = &mut link.client else { return Ok(Used { consumed, parked: false, commands: 0 }) };
         let (decoder, seat) = (&mut client.decoder, client.seat);
         if decoder.is_assembling() {
             consumed += decoder.take(&input[consumed..]);
-            let Some(whole) = decoder.finish() else { return Ok(Used { consumed, parked: false }) };
+            let Some(whole) = decoder.finish() else { return Ok(Used { consumed, parked: false, commands: 0 }) };
             let charge = charge(whole.bytes.len(), 0);
             link.origin.offer(chunks, frame(seat, whole.header, whole.bytes.into()), charge, now);
             *offered += 1;
@@ -534,14 +534,14 @@ fn decode(
         }
         let (n, len) = decoder.take_prefix(&input[consumed..])?;
         consumed += n;
-        let Some(len) = len else { return Ok(Used { consumed, parked: false }) };
+        let Some(len) = len else { return Ok(Used { consumed, parked: false, commands: 0 }) };
         let charge = charge(len as usize, 0);
         if link.origin.admits(charge) != Admit::Yes {
             // A mark is never less than one frame, so the queue is not empty and a claim will say when.
             let parked = link.origin.park();
             debug_assert!(parked, "an empty queue takes any one frame");
             link.target.parked.raise();
-            return Ok(Used { consumed, parked: true });
+            return Ok(Used { consumed, parked: true, commands: 0 });
         }
         match decoder.whole(&input[consumed..]) {
             Some(whole) if whole.bytes.len() <= INLINE_PAYLOAD_MAX => {

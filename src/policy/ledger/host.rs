@@ -61,7 +61,7 @@ fn above_fallen(plan: &HostPlan, links: u32) -> u64 {
 /// A row per queue of that mark, and none for an unlimited one.
 fn queue(name: &'static str, capacity: u64, mark: u64, released_by: &'static str, when_full: WhenFull) -> Reservation {
     let row = Reservation::payload(name, capacity, mark, released_by, when_full);
-    if mark == 0 { row.unlimited() } else { row }
+    if mark == 0 && !cfg!(afflux_mutation = "unlimited_unsaid") { row.unlimited() } else { row }
 }
 
 /// Messages and requests, from the call to the end of the handler.

@@ -69,7 +69,7 @@ const ALL: [From; 6] = [From::Private, From::Waiting, From::Claimed, From::Done,
 const TABLE: [(&str, [&str; 6]); 11] = [
     ("claim", ["no -", "yes C", "no C", "no D", "no -", "no -"]),
     ("with_waiting", ["no -", "yes W", "no C", "no D", "no -", "no -"]),
-    ("retag", ["no -", "yes W", "yes C", "no D", "no -", "no -"]),
+    ("hand_over", ["no -", "yes W", "yes C", "no D", "no -", "no -"]),
     ("finish", ["no -", "yes D", "yes D", "no D", "no -", "no -"]),
     ("finish_waiting", ["no -", "yes D", "no C", "no D", "no -", "no -"]),
     ("finish_claimed", ["no -", "no W", "yes D", "no D", "no -", "no -"]),
@@ -105,7 +105,7 @@ fn every_event_in_every_state() {
             let won = match event {
                 "claim" => pool.claim(id).is_some_and(|payload| payload == "payload"),
                 "with_waiting" => pool.with_waiting(id, |payload| payload.len()) == Some(7),
-                "retag" => pool.retag(id, 8) && pool.tag(id) == Some(8),
+                "hand_over" => pool.hand_over(&inbox, id, 8) == Some(true) && pool.tag(id) == Some(8),
                 "finish" => pool.finish(id, back),
                 "finish_waiting" => pool.finish_waiting(id, Err),
                 "finish_claimed" => pool.finish_claimed(id, Ok("reply")).is_ok(),

@@ -1,8 +1,5 @@
 //! Sessions of a shard on a virtual clock, over pipes: times to the millisecond, and bounds to the byte.
 
-use std::any::Any;
-use std::collections::VecDeque;
-use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,71 +13,11 @@ use crate::engine::handler::Context;
 use crate::engine::session::{Frame, ReplyToken, Session, SessionHandle};
 use crate::engine::session_seat::SessionSeat;
 use crate::engine::shard::Turn;
+use crate::engine::shard::rig::{Hand, Pipe};
 use crate::engine::shared::HostShared;
 use crate::plan::{HostPlan, StreamPlan};
 use crate::sync::lock::Lock;
 use crate::sync::wake::WakeCell;
-use crate::sync::word::Epoch;
-
-#[derive(Debug, Default)]
-struct Hand(Epoch);
-
-impl Clock for Hand {
-    fn now(&self) -> Instant {
-        Instant(self.0.get())
-    }
-}
-
-#[derive(Debug, Default)]
-struct Ends {
-    input: VecDeque<u8>,
-    ended: bool,
-    output: Vec<u8>,
-    /// How much the client takes.
-    takes: usize,
-    finished: bool,
-    shut: bool,
-}
-
-#[derive(Debug, Default)]
-struct Pipe(Lock<Ends>);
-
-impl Transport for Pipe {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut ends = self.0.lock();
-        let n = buf.len().min(ends.input.len());
-        if n == 0 && !ends.ended {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        for (to, from) in buf.iter_mut().zip(ends.input.drain(..n)) {
-            *to = from;
-        }
-        Ok(n)
-    }
-
-    fn write(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut ends = self.0.lock();
-        let all: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).take(ends.takes).collect();
-        if all.is_empty() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        ends.takes -= all.len();
-        ends.output.extend(&all);
-        Ok(all.len())
-    }
-
-    fn shutdown(&self) {
-        self.0.lock().shut = true;
-    }
-
-    fn finish(&self) {
-        self.0.lock().finished = true;
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
 
 /// What the sessions of a test leave to it.
 #[derive(Debug, Default)]
@@ -360,6 +297,21 @@ fn a_client_that_takes_no_answers_gets_no_more_of_its_frames_handled() {
     bench.turn();
     assert_eq!(bench.heard.lock().frames.len(), 11);
     assert_eq!(flood.0.lock().output, encoded(b"", &[0xEC; 400]).repeat(9), "the one whose time was up is missing");
+}
+
+/// Contract 50: the token of a frame is used up by the first reply that is started, also if that fails.
+#[test]
+fn a_token_is_used_up_by_a_reply_that_fails() {
+    let mut bench = Bench::new(|_| {});
+    let pipe = bench.client(usize::MAX);
+    bench.says(0, &pipe, &encoded(b"h", b"keep"));
+    let token = bench.heard.lock().tokens.pop().unwrap();
+    let mut too_large = token.reply(vec![0; 5000]).submit();
+    assert_eq!(too_large.try_take().unwrap().unwrap_err().error().detail(), Detail::MessageTooLarge);
+    let mut again = token.clone().reply("again").submit();
+    assert_eq!(again.try_take().unwrap().unwrap_err().error().detail(), Detail::TokenUsed);
+    bench.turn();
+    assert_eq!(pipe.0.lock().output, b"");
 }
 
 #[test]
