@@ -77,7 +77,7 @@ new_link_untold         | lib  | a_new_link_is_told_even
 stale_pause_heard       | lib  | a_stale_epoch_cannot_overwrite
 weights_unsmooth        | lib  | turns_follow_the_weights_exactly
 away_not_found          | lib  | unknown_is_not_away
-token_twice             | lib  | sessions::
+token_twice             | lib  | a_token_is_used_up_by_a_reply_that_fails
 block_unheeded          | prop | mark::
 waiters_overtaken       | prop | mark::
 unspent_kept            | prop | ingress::
@@ -107,6 +107,44 @@ unparked_unread         | sim  | promises
 egress_resends_begun    | sim  | promises
 gone_reply_waits        | sim  | promises
 attach_untold           | sim  | promises
+lane_gated              | clock | lanes::a_dial lanes::two_nodes lanes::a_stopped
+callback_under_lock     | clock | calls::callbacks
+nested_deadline_own     | clock | calls::a_circle
+detached_waits_on       | clock | lanes::sends_that_wait lanes::the_next waits::every_cause
+cancelled_sent          | clock | waits::a_request_that_is_given_up waits::twenty
+expiry_starves          | clock | timers::a_source
+payload_swallowed       | clock | waits::a_timeout
+room_full_unnamed       | clock | waits::every_cause
+ended_waiter_counts     | clock | waits::no_error
+waiters_unmeasured      | clock | waits::of_a_hundred
+ring_full_refuses       | clock | waits::housekeeping calls::an_all_to_all
+expired_run             | clock | timers::a_request_that_expires timers::skipping_is timers::skipping_the
+served_stays_oldest     | clock | turns::a_waiting_origin turns::one_that calls::a_used_up
+links_pile_up           | clock | turns::links
+return_path_bounded     | clock | timers::the_most
+paused_counts_silent    | clock | lanes::a_paused_peer
+millis_round_down       | lib  | time::
+since_goes_back         | prop | clocks::
+sends_wait_long         | lib  | the_defaults
+shares_ignored          | lib  | fairness::
+first_publication_dropped | lib | publications::
+jitter_below_cap        | lib  | backoff::
+cost_kept               | prop | bridge::
+drain_without_end       | api  | closing::
+idle_holds_drain        | api  | closing::
+dropped_unanswered      | api  | a_dropped_responder
+shards_may_block        | api  | waiting_on_a_shard
+wait_keeps_lock         | api  | a_wait_for_room_holds
+chance_unseeded         | sim  | a_seed_is_a_run
+both_links_stay         | api  | rivals::of_two_nodes
+role_unnamed            | api  | pubsub::several_publishers
+newcomer_wins           | api  | rivals::a_living
+timeout_ignored         | clock | waits::a_timeout
+drop_lets_run           | clock | waits::a_request_that_is_given_up
+backstop_waits_for_shard | clock | replies::a_stuck_shard
+hold_unbounded          | clock | replies::a_reply_that_finds
+half_started            | lib  | boot::
+late_judges_first       | clock | timers::whoever_overslept
 '
 
 patience=180

@@ -19,6 +19,9 @@ impl Instant {
 
     /// How long after `earlier` this point is; zero if it is not after it.
     pub fn since(self, earlier: Instant) -> Duration {
+        if cfg!(afflux_mutation = "since_goes_back") {
+            return Duration::from_nanos(self.0.wrapping_sub(earlier.0));
+        }
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
@@ -35,7 +38,11 @@ pub const TIMEOUT_MS_MAX: u64 = i32::MAX as u64;
 /// Rounds a timeout up to whole milliseconds. `None` if it is zero or too long to be kept: such a
 /// value is refused, never replaced by a default.
 pub fn whole_millis(d: Duration) -> Option<Duration> {
-    let ms = d.as_secs().checked_mul(1000)?.checked_add(u64::from(d.subsec_nanos().div_ceil(1_000_000)))?;
+    let ms = d.as_secs().checked_mul(1000)?.checked_add(u64::from(if cfg!(afflux_mutation = "millis_round_down") {
+        d.subsec_millis()
+    } else {
+        d.subsec_nanos().div_ceil(1_000_000)
+    }))?;
     (1..=TIMEOUT_MS_MAX).contains(&ms).then(|| Duration::from_millis(ms))
 }
 

@@ -270,6 +270,7 @@ pub fn take_reply(
         _ if record.payload.len() <= SMALL_REPLY_MAX => Outcome::Reply(Body::free(record.payload)),
         _ => match shared.hold.enter(record.payload.len() as u64) {
             Ok(()) => Outcome::Reply(Body::held(record.payload, &shared.hold)),
+            Err(_) if cfg!(afflux_mutation = "hold_unbounded") => Outcome::Reply(Body::free(record.payload)),
             Err(full) => {
                 shared.counts.reply_hold_refused.add(1);
                 let error = Error::new(ErrorKind::CapacityExceeded, Detail::ReplyHold).with(|n| {

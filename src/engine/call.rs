@@ -199,7 +199,9 @@ impl<'a, K: Terminal> Op<'a, K> {
     /// being handled, unless [`Op::own_deadline`] says so.
     #[inline]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        if !cfg!(afflux_mutation = "timeout_ignored") {
+            self.timeout = timeout;
+        }
         self
     }
 
@@ -267,9 +269,15 @@ impl<'a, K: Terminal> Op<'a, K> {
         if self.send_now() {
             return K::end(Outcome::Accepted);
         }
+        #[cfg(afflux_mutation = "wait_keeps_lock")]
+        let origin = self.origin.clone();
         match self.start_slowly(Waiter::ThisThread) {
             Started::Ended(outcome) => K::end(outcome),
-            Started::Waits(pending) => pending.sleep(),
+            Started::Waits(pending) => {
+                #[cfg(afflux_mutation = "wait_keeps_lock")]
+                let _held = origin.handle().map(Handle::keep_locked);
+                pending.sleep()
+            }
         }
     }
 
@@ -445,7 +453,9 @@ impl<K: Terminal> Future for Pending<K> {
 impl<K: Terminal> Drop for Pending<K> {
     fn drop(&mut self) {
         if let Some(id) = self.cell.take() {
-            self.shared.fail(id, self.tag, self.target.as_ref(), ErrorKind::InvalidOperation, Detail::Cancelled);
+            if !cfg!(afflux_mutation = "drop_lets_run") {
+                self.shared.fail(id, self.tag, self.target.as_ref(), ErrorKind::InvalidOperation, Detail::Cancelled);
+            }
             // Ended by us or by somebody quicker: its outcome is of no use to anybody now.
             self.shared.cells.detach(id);
         }

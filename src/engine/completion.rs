@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use bytes::Bytes;
 use crossbeam_channel::Receiver;
 
 use super::answer;
@@ -35,7 +36,7 @@ use crate::flow::link_clock::{LinkClock, clock_ms};
 use crate::flow::liveness::{Action, Liveness, Peer};
 use crate::flow::pressure::{Heard, Hearing, Tell, Told};
 use crate::flow::reader::{ReadEnd, Reader};
-use crate::flow::target::{Dialect, Post, Target, TargetSpec};
+use crate::flow::target::{Dialect, Post, Serves, Target, TargetSpec};
 use crate::flow::transport::Transport;
 use crate::flow::wheel::{TimerKey, TimerWheel};
 use crate::meter::latency::{Latency, LatencySet};
@@ -45,7 +46,7 @@ use crate::sync::cell::CellState;
 use crate::wire::command::{self, Command, Context, FlowState};
 use crate::wire::decode::{Decoder, Item, Mode};
 use crate::wire::greeting::{Handshake, Security, Side};
-use crate::wire::ready::{Hello, NativeHello, PeerHello, Place};
+use crate::wire::ready::{Hello, Metadata, NativeHello, PeerHello, Place, Role};
 use crate::wire::socket::SocketType;
 use crate::wire::stock::Malformed;
 
@@ -53,12 +54,14 @@ mod census;
 mod clients;
 mod directory;
 mod rivals;
+mod servers;
 mod stock;
 mod subscriptions;
 mod ticker;
 use census::Census;
 use directory::Directory;
 use rivals::Contest;
+use servers::ServerDial;
 use subscriptions::Listening;
 use ticker::Ticker;
 
@@ -155,6 +158,14 @@ enum State {
     Lane(TargetId),
 }
 
+/// A connection that is READY, as it goes into its pair.
+struct Half {
+    transport: Arc<dyn Transport>,
+    native: NativeHello,
+    metadata: Metadata,
+    carry: Vec<u8>,
+}
+
 struct Conn {
     generation: u32,
     purpose: Purpose,
@@ -184,6 +195,8 @@ struct Dial {
     role: Option<usize>,
     /// A stock PULL socket is there.
     pull: bool,
+    /// A server that a role of ours asks.
+    server: Option<ServerDial>,
 }
 
 /// A link that is up.
@@ -204,11 +217,20 @@ struct Up {
     ended: bool,
     /// Its next heartbeat.
     beat: Option<TimerKey>,
+    /// How many turns its owner had begun at the last one.
+    owner_turns: u64,
     channels: Vec<(Arc<str>, u32)>,
     liveness: Liveness,
     clock: LinkClock,
     told: Told,
     heard: Heard,
+}
+
+impl Up {
+    /// Whether another node is there, and neither a client nor a server of ours.
+    fn is_node(&self) -> bool {
+        self.native && self.target.serves == Serves::Node
+    }
 }
 
 /// See the module.
@@ -252,6 +274,8 @@ pub struct CompletionEngine {
     latencies: LatencySet,
     random: Rng,
     again: Vec<TargetId>,
+    /// The application's own properties, as every peer is told them.
+    metadata: Metadata,
     /// Publishers that are connected.
     listening: Vec<Listening>,
 }
@@ -299,8 +323,13 @@ impl CompletionEngine {
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
             wakes: Vec::new(),
             latencies: LatencySet::new(),
-            random: Rng::new(seed),
+            random: Rng::new(if cfg!(afflux_mutation = "chance_unseeded") {
+                Arc::as_ptr(&shared) as u64
+            } else {
+                seed
+            }),
             again: Vec::new(),
+            metadata: plan.metadata.iter().map(|(n, v)| (n.clone(), Bytes::copy_from_slice(v))).collect(),
             listening: Vec::new(),
             shared,
         };
@@ -309,6 +338,7 @@ impl CompletionEngine {
                 engine.add_dial(connect.addr.clone(), connect.name.clone(), slot, connect.pull);
             }
         }
+        engine.add_servers();
         engine.add_subscriptions();
         engine.publish_routes();
         engine
@@ -316,7 +346,7 @@ impl CompletionEngine {
 
     fn add_dial(&mut self, to: Endpoint, name: Option<Arc<str>>, slot: u16, pull: bool) {
         let label = name.clone().unwrap_or_else(|| to.to_string().into());
-        let target = self.new_target(true, Dialect::Native, label);
+        let target = self.new_target(true, Dialect::Native, Serves::Node, label);
         let adopt = ShardCommand::Adopt(target.clone());
         self.command(target.owner, adopt);
         let at = self.dials.len() as u32;
@@ -333,21 +363,24 @@ impl CompletionEngine {
             seen: None,
             role: None,
             pull,
+            server: None,
         });
         self.set_timer(Instant(0), Timer::Redial(at));
     }
 
-    fn new_target(&mut self, dialled: bool, dialect: Dialect, label: Arc<str>) -> Arc<Target> {
+    fn new_target(&mut self, dialled: bool, dialect: Dialect, serves: Serves, label: Arc<str>) -> Arc<Target> {
         let plan = &self.shared.plan;
         // A shard that does not take its commands gets no more links while there is another.
         let burden = |shard: &usize| (!self.late_commands[*shard].is_empty(), self.links_per_shard[*shard]);
         let owner = (0..self.links_per_shard.len()).min_by_key(burden).unwrap_or(0);
+        let owner = if cfg!(afflux_mutation = "links_pile_up") { 0 } else { owner };
         self.links_per_shard[owner] += 1;
         let target = Arc::new(Target::new(TargetSpec {
             id: TargetId(self.next_target),
             owner: ShardId(owner as u16),
             dialled,
             dialect,
+            serves,
             label,
             send_mark: self.census.marks.send,
             waiting_ops: plan.room.per_target_ops,
@@ -507,6 +540,8 @@ impl CompletionEngine {
             max_message: plan.max_message,
             clock_ms: clock_ms(self.shared.clock.now()),
             channels: plan.channels.clone(),
+            servers: plan.servers.clone(),
+            metadata: self.metadata.clone(),
         }
     }
 
@@ -704,14 +739,12 @@ impl CompletionEngine {
                     Some(partner) => {
                         let lane_of = |engine: &mut Self, key| match engine.conn(key).map(|c| &c.state) {
                             Some(State::Half { peer, .. }) => {
-                                peer.native.as_ref().map(|n| (n.place.lane, n.node.clone(), n.instance))
+                                peer.native.as_ref().map(|n| (n.place.lane, (n.node.clone(), n.instance, n.place.role)))
                             }
                             _ => None,
                         };
                         match (lane_of(self, key), lane_of(self, partner)) {
-                            (Some((a, node_a, i_a)), Some((b, node_b, i_b)))
-                                if a != b && node_a == node_b && i_a == i_b =>
-                            {
+                            (Some((a, who_a)), Some((b, who_b))) if a != b && who_a == who_b => {
                                 let (application, completion) =
                                     if a == Lane::Application { (key, partner) } else { (partner, key) };
                                 self.admit(application, completion, None);
@@ -734,6 +767,9 @@ impl CompletionEngine {
             (None, Some(at)) => match (self.dials[at as usize].role, Mode::of(&peer, true)) {
                 (Some(role), Mode::Publisher) => self.publisher_up(key, at, role, peer, carry),
                 (Some(_), _) => self.close(key, "the peer is no publisher"),
+                (None, _) if self.dials[at as usize].server.is_some() => {
+                    self.close(key, "a stock socket is no server of this role; connect() dials those");
+                }
                 (None, _) => self.stock_dialled(key, at, &peer, carry),
             },
         }
@@ -748,8 +784,8 @@ impl CompletionEngine {
     /// Both connections of a link are READY: it is up.
     fn pair(&mut self, application: ConnKey, completion: ConnKey, dial: Option<u32>, accepted: bool) {
         let (Some(app), Some(comp)) = (self.remove_half(application), self.take_half(completion)) else { return };
-        let (app_transport, native, app_carry) = app;
-        let (comp_transport, _, comp_carry) = comp;
+        let Half { transport: app_transport, native, metadata, carry: app_carry } = app;
+        let Half { transport: comp_transport, carry: comp_carry, .. } = comp;
         let now = self.shared.clock.now();
         let target = match dial {
             Some(at) => {
@@ -759,9 +795,13 @@ impl CompletionEngine {
                 dial.conns = [None; 2];
                 dial.target.clone()
             }
-            None => self.new_target(false, Dialect::Native, native.node.clone()),
+            None => {
+                let serves = if native.place.role == Role::Client { Serves::Client } else { Serves::Node };
+                self.new_target(false, Dialect::Native, serves, native.node.clone())
+            }
         };
         target.set_label(native.node.clone());
+        target.set_metadata(metadata);
         let link = self.attach_number(&target, native.max_message);
         target.clock_ahead_ms.set(u64::from(native.clock_ms.wrapping_sub(clock_ms(now))));
         if let Some(conn) = self.conn(completion) {
@@ -775,7 +815,7 @@ impl CompletionEngine {
         self.set_reader(&target, Some(reader));
         self.actions.push_back(CompletionAction::Completion { transport: comp_transport.clone() });
         lanes::post(&self.shared, &target, Post::Attach { link, transport: comp_transport });
-        let channels = self.hear_channels(&native.node, &native.channels);
+        let channels = self.hear_channels(&target, &native.node, &native.channels);
         self.ups.insert(
             target.id,
             Up {
@@ -791,6 +831,7 @@ impl CompletionEngine {
                 heard_at: now,
                 ended: false,
                 beat: None,
+                owner_turns: 0,
                 channels: native.channels.clone(),
                 liveness: self.liveness(Peer::Native, now),
                 clock: LinkClock::new(native.clock_ms, now),
@@ -840,25 +881,28 @@ impl CompletionEngine {
         self.routes_stale = true;
     }
 
-    fn remove_half(&mut self, key: ConnKey) -> Option<(Arc<dyn Transport>, NativeHello, Vec<u8>)> {
+    fn remove_half(&mut self, key: ConnKey) -> Option<Half> {
         let half = self.take_half(key);
         self.remove(key);
         half
     }
 
-    fn take_half(&mut self, key: ConnKey) -> Option<(Arc<dyn Transport>, NativeHello, Vec<u8>)> {
+    fn take_half(&mut self, key: ConnKey) -> Option<Half> {
         let conn = self.conn(key)?;
         let transport = conn.transport.clone()?;
         let State::Half { peer, carry } = &mut conn.state else { return None };
-        let (native, carry) = (peer.native.clone()?, std::mem::take(carry));
+        let (native, metadata, carry) = (peer.native.clone()?, peer.metadata.clone(), std::mem::take(carry));
         self.halves.remove(&native.place.link);
-        Some((transport, native, carry))
+        Some(Half { transport, native, metadata, carry })
     }
 
-    /// A node announces what it serves; what that is by our numbers.
-    fn hear_channels(&mut self, node: &Arc<str>, list: &[(Arc<str>, u32)]) -> Vec<u16> {
-        let up = |name: &str| self.ups.values().any(|up| &*up.node == name);
-        if let Some(name) = self.directory.hear(node, list, up) {
+    /// A peer announces what it serves; what that is by our numbers. Only of nodes it is kept: a server's names are its
+    /// role's, and a client serves nothing.
+    fn hear_channels(&mut self, target: &Target, node: &Arc<str>, list: &[(Arc<str>, u32)]) -> Vec<u16> {
+        let up = |name: &str| self.ups.values().any(|up| up.is_node() && &*up.node == name);
+        if target.serves == Serves::Node
+            && let Some(name) = self.directory.hear(node, list, up)
+        {
             let line = format!("too many names of channels: {name} at {node} is served to nobody");
             self.actions.push_back(CompletionAction::Log(Line::Warn(line)));
         }
@@ -934,8 +978,9 @@ impl CompletionEngine {
             return;
         }
         let link = LinkId((u128::from(self.random.bits()) << 64) | u128::from(self.random.bits()));
-        let Dial { slot, ref to, pull, role, failed, .. } = self.dials[at as usize];
+        let Dial { slot, ref to, pull, role, failed, ref server, .. } = self.dials[at as usize];
         let to = to.clone();
+        let as_role = if server.is_some() { Role::Client } else { Role::Node };
         let classic = if pull { Some(SocketType::Push) } else { role.map(|_| SocketType::Sub) };
         if let Some(socket) = classic {
             let side = Side::DialAs(socket);
@@ -944,7 +989,7 @@ impl CompletionEngine {
             return self.actions.push_back(CompletionAction::Dial { conn, to, failed });
         }
         for (i, lane) in [Lane::Application, Lane::Completion].into_iter().enumerate() {
-            let side = Side::Dial(Place { link, slot, lane });
+            let side = Side::Dial(Place { link, slot, lane, role: as_role });
             let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
             self.dials[at as usize].conns[i] = Some(conn);
             self.actions.push_back(CompletionAction::Dial { conn, to: to.clone(), failed });
@@ -977,9 +1022,13 @@ impl CompletionEngine {
 
     fn publish_routes(&mut self) {
         self.routes_stale = false;
-        let links = self.ups.values().map(|up| (&up.node, &up.target, &up.channels[..]));
+        let servers = self.server_routes();
+        let others = || self.ups.values().filter(|up| up.target.serves == Serves::Node);
+        let links = others().map(|up| (&up.node, &up.target, &up.channels[..]));
         let mut routes = Routes {
             channels: self.directory.channels(links),
+            servers,
+            clients: self.clients(),
             up: self.ups.keys().copied().collect(),
             ..Routes::default()
         };
@@ -992,7 +1041,7 @@ impl CompletionEngine {
         if !self.shared.locals.is_empty() {
             routes.nodes.insert(own.name.clone(), self.shared.locals.clone());
         }
-        for up in self.ups.values() {
+        for up in others() {
             // A publisher that we subscribe to is nobody to be called.
             if up.native || (up.dial.is_some() && up.target.dialect == Dialect::Native) {
                 routes.nodes.entry(up.node.clone()).or_default().push(up.target.clone());
@@ -1004,12 +1053,12 @@ impl CompletionEngine {
                 if !links.iter().any(|t| t.id == dial.target.id) {
                     links.push(dial.target.clone());
                 }
-            } else if let Some(seen) = &dial.seen {
+            } else if let Some(seen) = dial.seen.as_ref().filter(|_| dial.server.is_none()) {
                 // Known, even while it is away.
                 routes.nodes.entry(seen.clone()).or_default();
             }
         }
-        routes.settled = self.dials.iter().all(|d| d.had_outcome || d.role.is_some());
+        routes.settled = self.dials.iter().all(|d| d.had_outcome || d.role.is_some() || d.server.is_some());
         self.shared.routes.store(Arc::new(routes));
         self.shared.watchers.wake();
         self.find_again();
@@ -1077,6 +1126,13 @@ impl CompletionEngine {
     fn read_lane(&mut self, id: TargetId) {
         let Some(up) = self.ups.get(&id) else { return };
         let (target, link, ended) = (up.target.clone(), up.link, up.ended);
+        if cfg!(afflux_mutation = "lane_gated") {
+            // Until everything that is to be written to anybody is.
+            let dialling = self.conns.iter().flatten().any(|c| matches!(c.state, State::Connecting(_)));
+            if dialling || target.mark.waiters() > 0 || target.replies.bytes() > 0 {
+                return;
+            }
+        }
         let Some(mut reading) = target.reading.try_take() else {
             // Whoever reads now looks once more before letting go.
             if target.reading.ask() == crate::sync::baton::Asked::Free {
@@ -1122,6 +1178,7 @@ impl CompletionEngine {
             self.again.push(id);
         }
         if bytes > 0
+            && !(cfg!(afflux_mutation = "paused_counts_silent") && target.mark.is_blocked())
             && let Some(up) = self.ups.get_mut(&id)
         {
             up.liveness.on_bytes(Lane::Completion, now);
@@ -1222,11 +1279,19 @@ impl CompletionEngine {
 
     /// Heartbeat of one link: a PING, or the end of it.
     fn beat(&mut self, id: TargetId, link: u64, now: Instant) {
+        // What has come is read before its absence is judged: this thread may be the one that is late.
+        if !cfg!(afflux_mutation = "late_judges_first") {
+            self.read_lane(id);
+        }
         let ttl = (self.shared.plan.dead_after.as_millis() / 100).min(u128::from(u16::MAX)) as u16;
         let Some(up) = self.ups.get_mut(&id).filter(|up| up.link == link) else { return };
         let target = up.target.clone();
         up.liveness.on_bytes(Lane::Application, Instant(target.last_read_ns.get()));
-        up.liveness.set_reading(!target.parked.is_raised(), now);
+        // Its owner may be stuck in user code: awake, and in the same turn as a heartbeat ago.
+        let port = self.shared.port(target.owner);
+        let turns = std::mem::replace(&mut up.owner_turns, port.turns.get());
+        let stuck = up.owner_turns == turns && !port.wake.is_asleep();
+        up.liveness.set_reading(!target.parked.is_raised() && !stuck, now);
         let mut frame = Vec::new();
         let mut dead = false;
         while let Some(action) = up.liveness.poll(now) {
@@ -1304,7 +1369,9 @@ impl CompletionEngine {
             self.read_lane(id);
         }
         more |= !self.again.is_empty();
-        self.expire(now);
+        if !(cfg!(afflux_mutation = "expiry_starves") && self.ups.values().any(|up| up.heard_at >= now)) {
+            self.expire(now);
+        }
         let mut next = self.shared.cells.next_deadline();
         if let Some(timer) = self.wheel.next() {
             next = next.min(timer);
@@ -1332,6 +1399,9 @@ impl CompletionEngine {
                 shared.cells.lapse(id, |outcome| shared.lapsed(outcome));
                 return;
             }
+            if cfg!(afflux_mutation = "backstop_waits_for_shard") && shared.shards.iter().any(|p| !p.inbox.is_empty()) {
+                return;
+            }
             if let Some(deadline) = shared.cells.deadline(id) {
                 latencies.record(Latency::Lateness, now.since(deadline));
             }
@@ -1354,7 +1424,7 @@ impl CompletionEngine {
             return self.retire(target.id, link, "the peer took names out of its list of channels");
         }
         let node = up.node.clone();
-        let table = self.hear_channels(&node, &list);
+        let table = self.hear_channels(target, &node, &list);
         // Before anybody can select a channel that is new.
         target.announce(link, table);
         if let Some(up) = self.ups.get_mut(&target.id) {

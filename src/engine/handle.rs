@@ -153,6 +153,11 @@ impl Handle {
         Handle { shared, class, state: Lock::new(state) }
     }
 
+    #[cfg(afflux_mutation = "wait_keeps_lock")]
+    pub(super) fn keep_locked(&self) -> impl std::ops::DerefMut + '_ {
+        self.state.lock()
+    }
+
     /// The host.
     pub fn shared(&self) -> &Arc<HostShared> {
         &self.shared
@@ -305,6 +310,13 @@ impl Handle {
                     }
                 });
                 let Some(record) = refused else { return Begun::Accepted };
+                if cfg!(afflux_mutation = "ring_full_refuses")
+                    && target.mark.bytes() + record.charge() <= target.mark.limit()
+                    && target.mark.waiters() == 1
+                {
+                    target.mark.forget_waiter();
+                    return Begun::Failed(Error::new(ErrorKind::DeadlineExceeded, Detail::NoRoom), record.payload);
+                }
                 let since = shared.clock.now();
                 let op = Op {
                     target: Some(target),
@@ -390,6 +402,7 @@ impl Drop for Handle {
 
 fn deadline(since: Instant, timeout: Duration, inherited: Option<Instant>) -> Instant {
     let own = since.after(timeout);
+    let inherited = inherited.filter(|_| !cfg!(afflux_mutation = "nested_deadline_own"));
     inherited.map_or(own, |i| own.min(i))
 }
 
@@ -547,7 +560,7 @@ mod tests {
     use crate::base::id::TargetId;
     use crate::base::time::Clock;
     use crate::engine::shared::TAG_REPLY;
-    use crate::flow::target::{Dialect, TargetSpec};
+    use crate::flow::target::{Dialect, Serves, TargetSpec};
     use crate::pattern::route::{Channel, Member};
     use crate::plan::HostPlan;
     use crate::sync::cell::CellState;
@@ -580,6 +593,7 @@ mod tests {
             owner: ShardId(0),
             dialled: true,
             dialect: Dialect::Native,
+            serves: Serves::Node,
             label: "peer".into(),
             send_mark: 1 << 20,
             waiting_ops: 16,

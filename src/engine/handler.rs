@@ -197,6 +197,7 @@ fn settle(debt: Debt, end: Result<Bytes, Failure>) {
     let (shared, shard, place) = (debt.shared.clone(), debt.shard, debt.place);
     match end {
         Ok(payload) => debt.reply(payload),
+        Err(failure) if cfg!(afflux_mutation = "dropped_unanswered") && failure.kind == ErrorKind::Internal => {}
         Err(failure) => debt.fail(failure.kind, failure.code, &failure.text),
     }
     finish(&shared, shard, place);
@@ -224,6 +225,9 @@ pub fn reply_all(answers: impl IntoIterator<Item = (RemoteResponder, Bytes)>) {
 /// Tells a shard that the request in one of its places was answered elsewhere.
 fn finish(shared: &HostShared, shard: ShardId, place: u32) {
     let port = shared.port(shard);
+    if cfg!(afflux_mutation = "return_path_bounded") && port.finished.lock().len() >= 16 {
+        return;
+    }
     port.finished.lock().push(place);
     port.wake.wake();
 }
@@ -320,6 +324,18 @@ impl<H: 'static> Context<'_, H> {
         LocalClient { handle: self.core.handle.clone(), lineage: self.lineage, shard: PhantomData }.node(name)
     }
 
+    /// Servers of a role of this host, to call from here; see [`Client::server`](crate::Client::server).
+    pub fn server(&self, name: &str) -> Result<LocalChannel, Error> {
+        LocalClient { handle: self.core.handle.clone(), lineage: self.lineage, shard: PhantomData }.server(name)
+    }
+
+    /// A property that the peer told in its handshake: `X-Region`, in whatever capitals. The peer is that of
+    /// [`Context::peer`]. `None` if it told no such; it is the peer's word, and nobody has checked it.
+    pub fn metadata(&self, name: &str) -> Option<Bytes> {
+        let told = self.peer.metadata();
+        told.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
+    }
+
     /// Publishes to this host's subscribers from here; see [`Publisher::publish`]. `NotConfigured` if the
     /// host has no publisher. Its `wait()` never blocks here.
     pub fn publisher(&self) -> Result<Publisher, Error> {
@@ -359,6 +375,11 @@ impl LocalClient {
         self.address(Named::Channel(name))
     }
 
+    /// Any ready server of a role of this host; `NotConfigured` if it is no client of that name.
+    pub fn server(&self, name: &str) -> Result<LocalChannel, Error> {
+        Ok(self.address(self.handle.shared().server(name)?.named()))
+    }
+
     /// The node of that name.
     pub fn node(&self, name: &str) -> LocalChannel {
         self.address(Named::Node(name))
@@ -366,16 +387,26 @@ impl LocalClient {
 
     fn address(&self, named: Named<'_>) -> LocalChannel {
         let (slot, held) = self.handle.slot(named);
-        LocalChannel { handle: self.handle.clone(), slot, held, lineage: self.lineage, shard: PhantomData }
+        let send_timeout = self.handle.shared().send_ceiling(named);
+        LocalChannel {
+            handle: self.handle.clone(),
+            slot,
+            held,
+            send_timeout,
+            lineage: self.lineage,
+            shard: PhantomData,
+        }
     }
 }
 
-/// A channel or node, to be called from a shard.
+/// A channel, node or role of servers, to be called from a shard.
 #[derive(Clone, Debug)]
 pub struct LocalChannel {
     handle: Arc<Handle>,
     slot: usize,
     held: Held,
+    /// Of the socket that its sends go out by.
+    send_timeout: Duration,
     lineage: Lineage,
     shard: PhantomData<*mut ()>,
 }
@@ -383,8 +414,7 @@ pub struct LocalChannel {
 impl LocalChannel {
     /// A one-way send.
     pub fn send(&self, method: &str, payload: impl Into<Bytes>) -> SendOp<'static> {
-        let timeout = self.handle.shared().plan.send_timeout;
-        self.op::<OneWay>(method, payload.into(), timeout)
+        self.op::<OneWay>(method, payload.into(), self.send_timeout)
     }
 
     /// A request.

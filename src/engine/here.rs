@@ -15,5 +15,5 @@ pub fn enter_runtime() {
 /// Whether the calling thread is one of a runtime's.
 #[inline]
 pub fn is_runtime_thread() -> bool {
-    RUNTIME.get()
+    RUNTIME.get() && !cfg!(afflux_mutation = "shards_may_block")
 }

@@ -279,6 +279,7 @@ impl Publisher {
     pub(crate) fn new(shared: Arc<HostShared>) -> Result<Self, Error> {
         match shared.publishing {
             Some(_) => Ok(Publisher { shared }),
+            None if cfg!(afflux_mutation = "role_unnamed") => Err(Error::new(ErrorKind::NotFound, Detail::None)),
             None => Err(Error::new(ErrorKind::NotConfigured, Detail::None)
                 .with_text("this host has no publisher: HostBuilder::publisher makes it one")),
         }

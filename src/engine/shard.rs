@@ -36,7 +36,7 @@ use crate::flow::egress::Unbegun;
 use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
 use crate::flow::link_clock::clock_ms;
 use crate::flow::origin::{Admit, Claimed, Origin};
-use crate::flow::target::{Dialect, Flushed, Post, Target};
+use crate::flow::target::{Dialect, Flushed, Post, Serves, Target, Writer};
 use crate::flow::transport::Transport;
 use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
@@ -199,8 +199,10 @@ struct JobTerms {
 pub struct ShardEngine {
     core: Core,
     seats: Vec<Box<dyn Seat>>,
-    /// Channel names in the order announced, for stock peers' routes.
+    /// Names of channels, then of what is served to clients, in the order announced: a name's place is its seat.
     names: Vec<Arc<str>>,
+    /// How many of them are channels.
+    channels: usize,
     node_seat: Option<u16>,
     commands: Receiver<ShardCommand>,
     /// What found the completion thread's mailbox full.
@@ -264,7 +266,8 @@ impl ShardEngine {
         let mut engine = ShardEngine {
             core: Core::new(shared, shard),
             seats,
-            names: plan.channels.iter().map(|(name, _)| name.clone()).collect(),
+            names: plan.channels.iter().chain(&plan.servers).map(|(name, _)| name.clone()).collect(),
+            channels: plan.channels.len(),
             node_seat,
             commands: receiver.commands,
             untold: Untold::default(),
@@ -557,7 +560,9 @@ impl ShardEngine {
             }
             for id in link.waiters.drain() {
                 target.mark.forget_waiter();
-                shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
+                if !cfg!(afflux_mutation = "detached_waits_on") {
+                    shared.fail(id, target.id.0, Some(&target), ErrorKind::Unavailable, Detail::Detached);
+                }
             }
         } else {
             // What was begun and lost left room for those who wait.
@@ -600,6 +605,7 @@ impl ShardEngine {
             self.core.leave_place(place);
         }
         let mut n = 0;
+        let _held = cfg!(afflux_mutation = "callback_under_lock").then(|| shared.port(shard).pokes.lock());
         while n < limit {
             let Some(entry) = shared.cells.pop(shared.cells.done(shard.0)) else { break };
             let Some(outcome) = shared.cells.take(entry.id) else { continue };
@@ -846,7 +852,7 @@ impl ShardEngine {
             if request && !shared.enter_slot(&target) {
                 break;
             }
-            if target.mark.admit_waiter(charge).is_err() {
+            if target.mark.admit_waiter(charge).is_err() && !cfg!(afflux_mutation = "waiters_unmeasured") {
                 if request {
                     shared.leave_slot_quietly(&target);
                 }
@@ -1264,19 +1270,13 @@ impl ShardEngine {
                 target.discarded.add(1);
                 None
             }
-            (_, Dialect::Native | Dialect::Local) if record.channel == ChannelId::NODE.0 => {
-                self.node_seat.or_else(|| {
-                    self.no_handler(target, link, record, "this node has no handler of its own");
+            (_, Dialect::Native | Dialect::Local) => match self.seat_of(target.serves, record.channel) {
+                Ok(seat) => Some(seat),
+                Err(why) => {
+                    self.no_handler(target, link, record, why);
                     None
-                })
-            }
-            (_, Dialect::Native | Dialect::Local) if (record.channel as usize) < self.names.len() => {
-                Some(record.channel)
-            }
-            (_, Dialect::Native | Dialect::Local) => {
-                self.no_handler(target, link, record, "unknown channel number");
-                None
-            }
+                }
+            },
             // The seat of its socket.
             (_, Dialect::Stream) => Some(record.channel),
             (_, Dialect::Publisher(seat)) => Some(seat),
@@ -1317,6 +1317,19 @@ impl ShardEngine {
                     self.give_back(1);
                 }
             }
+        }
+    }
+
+    /// Which seat a native peer means by the number of a channel.
+    fn seat_of(&self, serves: Serves, channel: u16) -> Result<u16, &'static str> {
+        let (own, clients) = (self.channels as u16, (self.names.len() - self.channels) as u16);
+        match serves {
+            Serves::Node if channel == ChannelId::NODE.0 => self.node_seat.ok_or("this node has no handler of its own"),
+            Serves::Node if channel < own => Ok(channel),
+            Serves::Client if channel < clients => Ok(own + channel),
+            Serves::Client if channel == ChannelId::NODE.0 => Err("a client calls what is served to clients"),
+            Serves::Node | Serves::Client => Err("unknown channel number"),
+            Serves::Nothing => Err("this host is a client here: only it starts"),
         }
     }
 
@@ -1373,7 +1386,9 @@ impl ShardEngine {
     #[inline]
     fn start(&mut self, shared: &Arc<HostShared>, record: &mut Record, peer: &Peer, terms: JobTerms) {
         let JobTerms { charge, link, deadline, seat } = terms;
-        if shared.plan.skip_expired_requests && deadline.is_some_and(|end| self.core.now >= end) {
+        // The jobs before it in this turn took time of their own.
+        let skips = shared.plan.skip_expired_requests && !cfg!(afflux_mutation = "expired_run");
+        if skips && deadline.is_some_and(|end| shared.clock.now() >= end) {
             return self.skip_expired(record, charge, peer, link);
         }
         let charge = if cfg!(afflux_mutation = "owned_charged_anew") { record.charge() } else { charge };
@@ -1478,6 +1493,10 @@ impl ShardEngine {
             lanes::let_go(&shared, &target, writer);
             return false;
         }
+        let given_up = target.given_up.get();
+        if std::mem::replace(&mut writer.given_up, given_up) != given_up {
+            discard_given_up(&shared, &target, &mut writer);
+        }
         let mut budget = shared.plan.turn.write_bytes_per_link;
         let flushed = loop {
             while writer.egress.room(BATCH) {
@@ -1557,7 +1576,9 @@ impl Iterator for Run<'_, '_> {
 /// What was cancelled before it left is never sent.
 #[inline]
 fn is_cancelled(shared: &HostShared, kind: Kind, correlation: u64) -> bool {
-    kind == Kind::Request && !shared.cells.is_live(CellId::from_correlation(correlation))
+    kind == Kind::Request
+        && !shared.cells.is_live(CellId::from_correlation(correlation))
+        && !cfg!(afflux_mutation = "cancelled_sent")
 }
 
 /// A record that is not sent after all.
@@ -1565,6 +1586,20 @@ fn discard(target: &Target, charge: u64) {
     // Who waits for the room is looked at after each flush.
     let _ = target.mark.release(charge);
     target.discarded.add(1);
+}
+
+/// Takes out what was staged and is cancelled since: nothing of it has left.
+#[cold]
+fn discard_given_up(shared: &HostShared, target: &Target, writer: &mut Writer<u16>) {
+    let reread = if writer.stock { reread_ours } else { reread };
+    writer.egress.retain_unbegun(|staged| {
+        let record = reread(&staged.bytes, staged.large.clone());
+        let over = record.is_some_and(|record| is_cancelled(shared, record.kind, record.correlation));
+        if over {
+            discard(target, staged.charge);
+        }
+        !over
+    });
 }
 
 /// A record for a channel that the peer does not serve on this link.
@@ -1851,7 +1886,7 @@ impl<'a> Pruned<'a> {
     }
 
     fn forget(&self, target: &Target) {
-        for _ in 0..self.over.get() {
+        for _ in 0..if cfg!(afflux_mutation = "ended_waiter_counts") { 0 } else { self.over.get() } {
             target.mark.forget_waiter();
         }
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -16,8 +17,8 @@ use crate::base::error::{Detail, Error, ErrorKind, Stage};
 use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
 use crate::base::time::{Clock, Instant};
-use crate::flow::target::{Dialect, Target, TargetSpec};
-use crate::pattern::route::{Address, Routes};
+use crate::flow::target::{Dialect, Serves, Target, TargetSpec};
+use crate::pattern::route::{Address, Named, Routes};
 use crate::plan::HostPlan;
 use crate::sync::cell::{CellList, CellPool, CellState};
 use crate::sync::gate::{GateConfig, PermitGate};
@@ -549,6 +550,26 @@ impl HostShared {
         }
     }
 
+    /// The address of the servers of one of this host's roles as a client; `NotConfigured` if it has no such role.
+    pub fn server(&self, name: &str) -> Result<Address, Error> {
+        match self.plan.client(name) {
+            Some(client) => Ok(Address::Server(client.name.clone())),
+            None => {
+                let error = Error::new(ErrorKind::NotConfigured, Detail::None).with(|n| n.target = Some(name.into()));
+                Err(error.with_text("this host is no client of it: client_of() makes it one"))
+            }
+        }
+    }
+
+    /// Ceiling of a send to `address`: that of the socket it goes out by.
+    pub fn send_ceiling(&self, address: Named<'_>) -> Duration {
+        let client = match address {
+            Named::Server(name) => self.plan.client(name),
+            _ => None,
+        };
+        client.map_or(self.plan.send_timeout, |client| client.send_timeout)
+    }
+
     /// The port of `shard`.
     pub fn port(&self, shard: ShardId) -> &ShardPort {
         &self.shards[shard.index()]
@@ -559,7 +580,9 @@ impl HostShared {
     pub fn enter_room(&self, target: Option<&Target>, class: Class, bytes: u64) -> Result<(), Error> {
         let full = |full: crate::sync::room::RoomFull, target: Option<&Target>| {
             self.counts.waiting_room_full.add(1);
-            Error::new(ErrorKind::DeadlineExceeded, Detail::WaitingRoomFull).with(|n| {
+            let named = !cfg!(afflux_mutation = "room_full_unnamed");
+            let detail = if named { Detail::WaitingRoomFull } else { Detail::NoRoom };
+            Error::new(ErrorKind::DeadlineExceeded, detail).with(|n| {
                 n.target = target.map(Target::label);
                 n.stage = Some(Stage::Room);
                 n.lane = target.and_then(Target::lane);
@@ -685,6 +708,7 @@ impl HostShared {
     pub fn is_quiet(&self) -> bool {
         let idle = self.shards.iter().all(|p| p.unclaimed.get() + p.queued.get() + p.started.get() == 0);
         let targets = self.targets.lock();
+        let idle = idle && !(cfg!(afflux_mutation = "idle_holds_drain") && targets.iter().any(|t| t.is_up()));
         idle && self.slots.ops() == 0
             && self.room.ops() == 0
             && targets.iter().chain(&self.locals).all(|t| !t.is_up() || (t.mark.bytes() == 0 && t.replies.bytes() == 0))
@@ -749,7 +773,8 @@ impl HostShared {
         let finding = op.target.is_none();
         let detail = if finding { Detail::NotFoundYet } else { Detail::NoRoom };
         let error = self.waiting_error(ErrorKind::DeadlineExceeded, detail, &op, now);
-        Outcome::Failed { error, payload: Some(op.record.payload) }
+        let payload = Some(op.record.payload).filter(|_| !cfg!(afflux_mutation = "payload_swallowed"));
+        Outcome::Failed { error, payload }
     }
 
     /// An error with everything that is known of a waiting operation.
@@ -852,6 +877,7 @@ impl HostShared {
                 port.poke(target);
             }
         } else if tag & TAG_REQUEST != 0 {
+            target.given_up.add(1);
             self.leave_slot(target);
         }
     }
@@ -864,6 +890,7 @@ fn local(plan: &HostPlan, shard: ShardId) -> Target {
         owner: shard,
         dialled: false,
         dialect: Dialect::Local,
+        serves: Serves::Node,
         label: plan.name.clone(),
         send_mark: plan.send_mark,
         waiting_ops: plan.room.per_target_ops,

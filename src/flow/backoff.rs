@@ -24,6 +24,9 @@ impl Backoff {
     pub fn next(&mut self, rng: &mut Rng) -> Duration {
         let doubled = self.first.saturating_mul(1 << self.attempts.min(31));
         self.attempts = self.attempts.saturating_add(1);
+        if cfg!(afflux_mutation = "jitter_below_cap") {
+            return doubled.mul_f64(0.5 + rng.unit()).min(self.ceiling);
+        }
         doubled.min(self.ceiling).mul_f64(0.5 + rng.unit())
     }
 
@@ -60,6 +63,27 @@ mod tests {
             }
         }
         assert!(first.iter().min() < Some(&(60 * MS)) && first.iter().max() > Some(&(140 * MS)));
+    }
+
+    /// Case 089. A thousand peers lose one node in the same moment. In no tenth of a second do more than half of them
+    /// come back, at the first attempt and at the ceiling, and nobody comes at once.
+    #[test]
+    fn a_thousand_do_not_come_back_together() {
+        let mut rng = Rng::new(89);
+        let mut waits = vec![Backoff::new(100 * MS, 5_000 * MS); 1000];
+        for (attempt, most) in [(1, 1000), (2, 1000), (7, 40), (8, 40), (20, 40)] {
+            let mut of = std::collections::BTreeMap::new();
+            for backoff in &mut waits {
+                while backoff.attempts() < attempt - 1 {
+                    backoff.next(&mut rng);
+                }
+                let wait = backoff.next(&mut rng);
+                assert!(wait >= 50 * MS, "nobody comes at once");
+                *of.entry(wait.as_millis() / 100).or_insert(0) += 1;
+            }
+            let fullest = *of.values().max().unwrap();
+            assert!(fullest <= most && of.len() > 1, "attempt {attempt}: {of:?}");
+        }
     }
 
     #[test]

@@ -294,6 +294,39 @@ impl<R> Egress<R> {
         Detached { begun, unbegun }
     }
 
+    /// Takes out the records of which nothing was written and that `goes` does not let go on. What was
+    /// begun, commands and the order stay. It copies everything that is staged: for when there is a reason.
+    #[cold]
+    pub fn retain_unbegun(&mut self, mut goes: impl FnMut(&Unbegun<R>) -> bool) {
+        let mut old = std::mem::take(self);
+        (self.commands, self.commands_written) = (std::mem::take(&mut old.commands), old.commands_written);
+        let mut cursor = old.staging.start();
+        if old.front_written > 0
+            && let Some(front) = old.entries.pop_front()
+        {
+            let rest = old.staging.copy(&mut cursor, front.staged.saturating_sub(old.front_written));
+            self.trailing = self.staging.append(rest.len(), |out| out.extend_from_slice(&rest));
+            self.pending = front.len() - old.front_written;
+            if front.large > 0
+                && let Some(large) = old.large.pop_front()
+            {
+                self.large.push_back(Large { after: std::mem::take(&mut self.trailing), bytes: large.bytes });
+            }
+            self.front_written = old.front_written;
+            self.entries.push_back(front);
+        }
+        for entry in old.entries {
+            let bytes = old.staging.copy(&mut cursor, entry.staged);
+            let large = if entry.large > 0 { old.large.pop_front().map(|large| large.bytes) } else { None };
+            let staged = Unbegun { keep: entry.keep, charge: entry.charge, bytes, large };
+            if goes(&staged) {
+                let body = staged.large.map_or(Body::Copied(&[], &[]), Body::Kept);
+                self.push(staged.keep, staged.charge, |out| out.extend_from_slice(&staged.bytes), body);
+            }
+        }
+        self.check();
+    }
+
     /// Nothing to write.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.commands.is_empty()

@@ -310,7 +310,7 @@ impl<K: Copy> Ingress<K> {
         if source.queued == 0 {
             source.turn = 0;
             source.age = 0;
-        } else if source.turn >= quantum {
+        } else if source.turn >= quantum && !cfg!(afflux_mutation = "served_stays_oldest") {
             self.join_tail(origin, now);
         } else {
             self.enter_ready(origin);

@@ -210,7 +210,9 @@ impl Publications {
                 }
             }
             SlowSubscriber::DropNewest | SlowSubscriber::Disconnect(_) => {
-                if !first && queue.outstanding() + charge > self.mark {
+                if (!first || cfg!(afflux_mutation = "first_publication_dropped"))
+                    && queue.outstanding() + charge > self.mark
+                {
                     let since = *queue.stuck_since.get_or_insert(now);
                     let stalled = matches!(self.slow, SlowSubscriber::Disconnect(t) if now.since(since) >= t);
                     return Pushed::Dropped { stalled };

@@ -34,6 +34,7 @@ use crate::sync::lock::Lock;
 use crate::sync::mark::Mark;
 use crate::sync::room::Room;
 use crate::sync::word::{Epoch, Gauge, Latch};
+use crate::wire::ready::Metadata;
 
 /// The write half of a lane: the socket and what it still has to take. Lives inside a baton.
 pub struct Writer<R> {
@@ -57,6 +58,8 @@ pub struct Writer<R> {
     pub written_ever: u64,
     /// Records go out as an end client's frames.
     pub stream: bool,
+    /// How many requests had been given up when what is staged was last looked through.
+    pub given_up: u64,
 }
 
 /// An attach and a table as [`Writer::channels`] of a list that its peer told later.
@@ -89,6 +92,7 @@ impl<R> Writer<R> {
             written: 0,
             written_ever: 0,
             stream: false,
+            given_up: 0,
         }
     }
 
@@ -226,6 +230,18 @@ pub enum Dialect {
     Local,
 }
 
+/// What this host does for the peer of a native link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Serves {
+    /// It is a node: it may call our channels and ourselves, and we it.
+    #[default]
+    Node,
+    /// It is a client: it calls what we serve to clients, and we only answer.
+    Client,
+    /// It is a server of ours: we call, and it only answers.
+    Nothing,
+}
+
 /// What is fixed when a target is made.
 #[derive(Debug)]
 pub struct TargetSpec {
@@ -237,6 +253,8 @@ pub struct TargetSpec {
     pub dialled: bool,
     /// How it talks.
     pub dialect: Dialect,
+    /// What we do for it.
+    pub serves: Serves,
     /// What to call it until it has told its name.
     pub label: Arc<str>,
     /// The send mark in bytes; 0 = unlimited.
@@ -264,7 +282,10 @@ pub struct Target {
     pub dialled: bool,
     /// How it talks.
     pub dialect: Dialect,
+    /// What we do for it.
+    pub serves: Serves,
     label: Lock<Arc<str>>,
+    metadata: Lock<Metadata>,
     /// The send mark: who may add to the queue.
     pub mark: Mark,
     /// Operations that wait for room here.
@@ -320,6 +341,8 @@ pub struct Target {
     pub lost_on_detach: Gauge,
     /// Records written whole on a lost link whose decoding the peer had not told.
     pub in_doubt_on_detach: Gauge,
+    /// Accepted requests that ended before an answer came: some may not have left.
+    pub given_up: Gauge,
     /// Records that were dropped before their first byte: cancelled requests, unknown channels.
     pub discarded: Gauge,
 }
@@ -334,7 +357,9 @@ impl Target {
             owner: spec.owner,
             dialled: spec.dialled,
             dialect: spec.dialect,
+            serves: spec.serves,
             label: Lock::new(spec.label),
+            metadata: Lock::default(),
             mark: Mark::new(spec.send_mark),
             waiting: Room::new(spec.waiting_ops, spec.waiting_bytes),
             in_flight: Room::new(spec.requests, u64::MAX),
@@ -362,6 +387,7 @@ impl Target {
             written_charge: Gauge::default(),
             lost_on_detach: Gauge::default(),
             in_doubt_on_detach: Gauge::default(),
+            given_up: Gauge::default(),
             discarded: Gauge::default(),
         }
     }
@@ -390,6 +416,16 @@ impl Target {
     /// The peer told its name.
     pub fn set_label(&self, label: Arc<str>) {
         *self.label.lock() = label;
+    }
+
+    /// The application's own properties that the peer told with its last connection.
+    pub fn metadata(&self) -> Metadata {
+        self.metadata.lock().clone()
+    }
+
+    /// The peer told its properties.
+    pub fn set_metadata(&self, metadata: Metadata) {
+        *self.metadata.lock() = metadata;
     }
 
     /// The peer told us to pause or to go on. True: senders wait here and may be admitted now, so

@@ -6,8 +6,11 @@ pub mod dump;
 pub mod options;
 pub mod pubsub;
 pub mod resolve;
+pub mod server;
 pub mod status;
 pub mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -20,7 +23,7 @@ use crossbeam_channel::bounded;
 
 use self::client::Client;
 use self::dump::{HistogramLog, write_hgrm_set};
-use self::options::HostBuilder;
+use self::options::{HostBuilder, Served};
 use self::status::{Account, HostStatus};
 use crate::base::error::{Detail, Error, ErrorKind, Violation};
 use crate::base::time::Clock;
@@ -40,6 +43,7 @@ use crate::sync::parker;
 #[derive(Default)]
 pub(crate) struct Roles {
     channels: Vec<SeatFactory>,
+    servers: Vec<SeatFactory>,
     node: Option<SeatFactory>,
     subscribers: Vec<SeatFactory>,
     streams: Vec<SeatFactory>,
@@ -55,6 +59,7 @@ impl HostBuilder {
         factory: impl Fn(usize) -> H + Send + Sync + 'static,
     ) -> Self {
         self.options.channels.push((name.into(), 100));
+        self.options.served = Some(Served::ToNodes);
         self.roles.channels.push(handler_seat(factory));
         self
     }
@@ -79,6 +84,7 @@ impl HostBuilder {
         Fut: Future<Output = Result<Bytes, Failure>> + 'static,
     {
         self.options.channels.push((name.into(), 100));
+        self.options.served = Some(Served::ToNodes);
         let factory = Arc::new(factory);
         self.roles.channels.push(Arc::new(move |shard, seat| -> Box<dyn Seat> {
             Box::new(AsyncSeat::new(factory.clone(), shard, seat))
@@ -101,8 +107,9 @@ impl HostBuilder {
         getrandom::fill(&mut instance)
             .map_err(|e| Error::new(ErrorKind::Internal, Detail::None).with_text(format!("no random numbers: {e}")))?;
         plan.instance = u128::from_le_bytes(instance);
-        // Seats of subscribers stand behind those of channels.
-        let seats: Vec<SeatFactory> = self.roles.channels.into_iter().chain(self.roles.subscribers).collect();
+        // Seats of channels, of what is served to clients, of subscribers: everybody counts in this order.
+        let Roles { channels, servers, subscribers, .. } = self.roles;
+        let seats: Vec<SeatFactory> = channels.into_iter().chain(servers).chain(subscribers).collect();
         let running =
             boot(Arc::new(plan), seats.into(), self.roles.node, self.roles.streams.into()).map_err(start_error)?;
         // Nobody can have published yet.
@@ -303,6 +310,7 @@ fn drain(mut running: Running, deadline: Duration) -> Account {
         publishing.wake_waiting();
     }
     let end = shared.clock.now().after(deadline);
+    let end = if cfg!(afflux_mutation = "drain_without_end") { crate::base::time::Instant::NEVER } else { end };
     // Quiet at two looks with a turn of every shard between them, in which nothing came: what had
     // arrived when the shutdown began is received by then.
     let mut before = None;
@@ -330,74 +338,4 @@ fn drain(mut running: Running, deadline: Duration) -> Account {
     // What was accepted for a queue that no thread serves any more ends too.
     shared.end_all(ErrorKind::ShuttingDown);
     account
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::core::{ContinuationKey, Core};
-    use crate::engine::seat::Start;
-    use crate::engine::shared::Outcome;
-    use crate::plan::Pinning;
-    use crate::runtime::watchdog::watch;
-    use crate::sync::task::TaskKey;
-
-    /// A fault of the runtime itself: nothing catches what it panics with.
-    struct Broken;
-
-    impl Seat for Broken {
-        fn start(&mut self, _: &mut Core, _: Start<'_>) {
-            panic!("planted");
-        }
-
-        fn resume(&mut self, _: &mut Core, _: ContinuationKey, _: Outcome) {}
-
-        fn poll(&mut self, _: &mut Core, _: TaskKey) {}
-    }
-
-    /// Longer than any test is allowed to take: what waits so long must be ended by something else.
-    const LONG: Duration = Duration::from_secs(600);
-
-    /// Without one of its threads a host is over, and nobody waits for it.
-    #[test]
-    fn a_thread_that_is_gone_takes_its_host_along() {
-        let _watchdog = watch();
-        let mut builder = Host::builder("broken").pinning(Pinning::Off).connect("tcp://127.0.0.1:9");
-        builder.options.channels.push(("broken".into(), 100));
-        builder.roles.channels.push(Arc::new(|_, _| Box::new(Broken)));
-        let host = builder.start().unwrap();
-        assert_eq!(host.status().failure, None);
-        let host = Arc::new(host);
-        let watching = std::thread::spawn({
-            let host = host.clone();
-            move || host.ready(LONG).unwrap_err()
-        });
-        let broken = host.client().channel("broken");
-        let submitted = broken.request("", "x").timeout(LONG).submit();
-        let asked = broken.request("", "x").timeout(LONG).wait().unwrap_err();
-        let submitted = submitted.wait().unwrap_err();
-        let watched = watching.join().unwrap();
-        // Whoever comes when it is all over already is told so.
-        assert!(matches!(asked.kind(), ErrorKind::Internal | ErrorKind::ShuttingDown), "{asked}");
-        assert_eq!([submitted.kind(), watched.kind()], [ErrorKind::Internal; 2]);
-        assert!(watched.to_string().contains("planted"), "{watched}");
-        assert!(host.status().failure.unwrap().contains("planted"));
-        assert!(broken.send("", "later").wait().is_err());
-        let host = Arc::into_inner(host).unwrap();
-        assert_eq!(host.join().unwrap_err().kind(), ErrorKind::Internal);
-    }
-
-    #[test]
-    fn whoever_waited_for_the_peers_leaves_nothing_behind() {
-        let _watchdog = watch();
-        let host = Host::builder("early").pinning(Pinning::Off).connect("tcp://127.0.0.1:9").start().unwrap();
-        for _ in 0..3 {
-            let error = host.ready(Duration::from_millis(1)).unwrap_err();
-            assert_eq!(error.detail(), Detail::NotConnected);
-        }
-        assert!(host.shared().watchers.is_empty());
-        let alone = Host::builder("alone").pinning(Pinning::Off).start().unwrap();
-        alone.ready(Duration::from_millis(1)).unwrap();
-        assert!(alone.shared().watchers.is_empty());
-    }
 }

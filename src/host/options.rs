@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Roles;
 use super::pubsub::{PublisherOptions, SubscriberOption};
+use super::server::ClientOption;
 use crate::base::error::Violation;
 use crate::base::unit::ByteSize;
 use crate::plan::{Credentials, Hwm, HwmProfile, JobQueueProfile, Level, MAX_MESSAGE, Pinning};
@@ -61,6 +62,13 @@ pub(crate) struct StreamOption {
     pub(crate) idle: Option<Duration>,
 }
 
+/// For whom a handler is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Served {
+    ToNodes,
+    ToClients,
+}
+
 /// Everything a user stated, unjudged. `None`: not stated, follows from other values.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
@@ -69,6 +77,11 @@ pub struct HostOptions {
     pub(crate) connects: Vec<ConnectOption>,
     pub(crate) plain: Option<Credentials>,
     pub(crate) channels: Vec<(String, u64)>,
+    pub(crate) servers: Vec<(String, u64)>,
+    /// Which of the two was stated last.
+    pub(crate) served: Option<Served>,
+    pub(crate) clients: Vec<ClientOption>,
+    pub(crate) metadata: Vec<(String, Vec<u8>)>,
     pub(crate) publisher: Option<PublisherOptions>,
     pub(crate) subscribers: Vec<SubscriberOption>,
     pub(crate) streams: Vec<StreamOption>,
@@ -125,6 +138,10 @@ impl HostOptions {
             connects: Vec::new(),
             plain: None,
             channels: Vec::new(),
+            servers: Vec::new(),
+            served: None,
+            clients: Vec::new(),
+            metadata: Vec::new(),
             publisher: None,
             subscribers: Vec::new(),
             streams: Vec::new(),
@@ -231,6 +248,15 @@ impl HostBuilder {
     pub fn plain(mut self, user: impl Into<Vec<u8>>, password: impl Into<Vec<u8>>) -> Self {
         let (user, password) = (user.into().into(), password.into().into());
         self.options.plain = Some(Credentials { user, password });
+        self
+    }
+
+    /// A property that every peer is told in its handshake: node, client, stock socket. A peer reads it with
+    /// [`Context::metadata`](crate::Context::metadata), pyzmq with `message.get("X-Region")`. The name begins with
+    /// `X-`, not with `X-Afflux-`, and has at most 255 visible ASCII characters; libzmq reads values as text up to a
+    /// zero byte. All together at most 2 KiB and 32, each name once. Default: none.
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
+        self.options.metadata.push((name.into(), value.into()));
         self
     }
 
@@ -498,9 +524,13 @@ impl HostBuilder {
     }
 
     /// How much of a channel's traffic comes here, beside its other members, 0..=10,000, default 100; of
-    /// the channel before. 0: known, but given nothing. Without a channel before it: refused.
+    /// the channel or [`server`](Self::server) before. 0: known, but given nothing. Without one before it: refused.
     pub fn weight(mut self, weight: u64) -> Self {
-        match self.options.channels.last_mut() {
+        let served = match self.options.served {
+            Some(Served::ToClients) => &mut self.options.servers,
+            _ => &mut self.options.channels,
+        };
+        match served.last_mut() {
             Some((_, of_channel)) => *of_channel = weight,
             None => self.options.misplaced.push(Violation {
                 option: "weight",

@@ -24,18 +24,20 @@ use crate::base::unit::{METHOD_LEN_MAX, charge};
 mod hwm;
 mod profile;
 mod pubsub;
+mod server;
 mod sizing;
 mod stream;
 
 pub use hwm::{Hwm, HwmPlan, LimitSource};
 pub use profile::{HwmProfile, JobQueueProfile, QueueBounds};
 pub use pubsub::{PublisherPlan, SlowSubscriber, SubscriberPlan};
+pub use server::ClientPlan;
 pub use sizing::{
     CELL_BYTES, CELLS_MAX, CHANNEL_LIST_BYTES, CHANNELS_MAX, DESTINATION_BYTES, DESTINATIONS_MAX, ERROR_REPLY_BYTES,
     HANDSHAKE_BYTES, INLINE_RECORD_MIN, JOB_BYTES, LARGE_RECORD_BYTES, LINK_STATE_BYTES, LINKS_MAX, MARK_MAX,
-    MESSAGE_MAX, METER_BYTES, Places, QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, ROOM_MAX, SHARDS_MAX,
-    SMALL_REPLY_MAX, STARTED_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTION_LEN_MAX, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX,
-    TICKET_BYTES,
+    MESSAGE_MAX, METADATA_BYTES, METER_BYTES, Places, QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, ROOM_MAX,
+    SHARDS_MAX, SMALL_REPLY_MAX, STARTED_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTION_LEN_MAX, SUBSCRIPTION_TEXT_MAX,
+    SUBSCRIPTIONS_MAX, TICKET_BYTES,
 };
 pub use stream::{SESSION_STATE_BYTES, STREAMS_MAX, StreamPlan};
 
@@ -68,6 +70,12 @@ pub struct HostPlan {
     /// Channels that this node serves with their weights (0..=10,000, default 100), in the order
     /// in which they are announced. At most [`CHANNELS_MAX`].
     pub channels: Vec<(Arc<str>, u32)>,
+    /// What this node serves to clients, with weights as for channels. At most [`CHANNELS_MAX`].
+    pub servers: Vec<(Arc<str>, u32)>,
+    /// Whom this host asks as a client. At most [`CHANNELS_MAX`].
+    pub clients: Vec<ClientPlan>,
+    /// The application's own properties, told to every peer: names that begin with `X-`.
+    pub metadata: Vec<(Box<str>, Box<[u8]>)>,
     /// How this host publishes; `None`: not at all, and subscribers are refused.
     pub publisher: Option<PublisherPlan>,
     /// What this host subscribes to.
@@ -189,6 +197,9 @@ impl HostPlan {
             listen: Vec::new(),
             connects: Vec::new(),
             channels: Vec::new(),
+            servers: Vec::new(),
+            clients: Vec::new(),
+            metadata: Vec::new(),
             publisher: None,
             subscribers: Vec::new(),
             streams: Vec::new(),
@@ -206,7 +217,7 @@ impl HostPlan {
             request_slots: 65_536,
             requests_per_peer: 16_384,
             reply: ReplyPlan::default(),
-            send_timeout: Duration::from_secs(1),
+            send_timeout: Duration::from_secs(if cfg!(afflux_mutation = "sends_wait_long") { 3600 } else { 1 }),
             request_timeout: Duration::from_secs(30),
             skip_expired_requests: false,
             caller_rings: 128,
@@ -239,10 +250,17 @@ impl HostPlan {
         charge(self.typical_record as usize, 16)
     }
 
-    /// Links that the connects and the subscribers ask for.
+    /// Links that the connects, the clients and the subscribers ask for.
     pub fn links_dialled(&self) -> u32 {
         let publishers: usize = self.subscribers.iter().map(|s| s.publishers.len()).sum();
-        self.connects.iter().map(|c| u32::from(c.links)).sum::<u32>().saturating_add(publishers as u32)
+        let servers: usize = self.clients.iter().map(|c| c.servers.len()).sum();
+        let others = u32::try_from(publishers + servers).unwrap_or(u32::MAX);
+        self.connects.iter().map(|c| u32::from(c.links)).sum::<u32>().saturating_add(others)
+    }
+
+    /// The role of a client of that name.
+    pub fn client(&self, name: &str) -> Option<&ClientPlan> {
+        self.clients.iter().find(|client| *client.name == *name)
     }
 
     /// End clients connected at one time, of all sockets.

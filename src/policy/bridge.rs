@@ -545,7 +545,8 @@ impl BridgePermits {
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
         // Saturating, because the sum is: nonsense sizes must not become a panic.
-        self.seen.bytes = self.seen.bytes.saturating_sub(std::mem::take(&mut slot.bytes));
+        let bytes = std::mem::take(&mut slot.bytes);
+        self.seen.bytes = self.seen.bytes.saturating_sub(if cfg!(afflux_mutation = "cost_kept") { 0 } else { bytes });
         self.free.push(index);
         self.admit(now);
         lasted

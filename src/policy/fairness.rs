@@ -153,8 +153,8 @@ impl Fairness for DeficitRoundRobin {
             if !std::mem::replace(&mut self.credited, true) {
                 account.deficit = account.deficit.saturating_add(self.quantum);
             }
-            if account.deficit >= account.cost {
-                account.deficit -= account.cost;
+            if cfg!(afflux_mutation = "shares_ignored") || account.deficit >= account.cost {
+                account.deficit = account.deficit.saturating_sub(account.cost);
                 account.place = Place::Named;
                 self.queue.pop_front();
                 return Some(source);
@@ -223,7 +223,8 @@ impl WeightedClasses {
     pub fn new(weights: &[u32]) -> Self {
         debug_assert!(!weights.is_empty());
         let class = |weight: &u32| Class {
-            stride: STRIDE / u128::from((*weight).clamp(1, 10_000)),
+            stride: STRIDE
+                / u128::from(if cfg!(afflux_mutation = "shares_ignored") { 1 } else { (*weight).clamp(1, 10_000) }),
             pass: 0,
             sources: RoundRobin::default(),
         };

@@ -6,6 +6,8 @@ mod support;
 
 mod basics;
 mod budget;
+mod ceilings;
+mod closing;
 mod gate;
 mod hostile;
 mod idle;
@@ -18,5 +20,6 @@ mod order;
 mod pubsub;
 mod rivals;
 mod room;
+mod server;
 mod stream;
 mod stuck;

@@ -83,7 +83,7 @@ fn a_side_without_a_mark_stops_nobody() {
             .channel(
                 "in",
                 told(move |m, _| {
-                    let _ = count.fetch_add(m.payload().len() as u64, Ordering::SeqCst);
+                    count.fetch_add(m.payload().len() as u64, Ordering::SeqCst);
                 }),
             )
             .start()

@@ -7,7 +7,9 @@ use std::time::Duration;
 use afflux::{ByteSize, Detail, ErrorKind, Hwm};
 
 use crate::support::proxy::Proxy;
-use crate::support::{address, as_number, asked, echo, number, padded, server, small, until, until_status, watch};
+use crate::support::{
+    address, as_number, asked, echo, number, padded, server, small, until, until_status, watch, watch_for,
+};
 
 const LONG: Duration = Duration::from_secs(80);
 const THREADS: u64 = 8;
@@ -160,4 +162,31 @@ fn an_empty_share_takes_one_record_of_any_size() {
     assert_eq!(one.cancel().unwrap(), large);
     let mut next = away.send("", "x").timeout(LONG).submit();
     assert!(next.try_take().is_none());
+}
+
+/// Case 054. Nothing is locked while somebody waits for room: the same handle is used by others meanwhile, and
+/// everything of the host can be looked at.
+#[test]
+fn a_wait_for_room_holds_no_lock() {
+    let _dog = watch_for(Duration::from_secs(30));
+    let nobody = Proxy::to_nobody();
+    let client = small("client")
+        .connect(nobody.address())
+        .named("away")
+        .send_hwm(Hwm::Bytes(ByteSize::bytes(1)))
+        .start()
+        .unwrap();
+    let away = client.client().node("away");
+    away.send("", "first").wait().unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| away.send("", "waits").timeout(LONG).wait().unwrap_err());
+        until(|| client.status().waiting == 1);
+        for _ in 0..100 {
+            assert_eq!(away.try_send("", "now").unwrap_err().error().detail(), Detail::NoRoom);
+            drop(away.request("", "given up").timeout(LONG).submit());
+            assert!(client.status().waiting >= 1);
+        }
+        let _ = client.shutdown(Duration::ZERO);
+        assert_eq!(waits.join().unwrap().kind(), ErrorKind::ShuttingDown);
+    });
 }

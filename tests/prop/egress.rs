@@ -10,9 +10,17 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Push { head: usize, payload: usize },
+    Push {
+        head: usize,
+        payload: usize,
+    },
     Command(usize),
-    Write { slices: usize, bytes: usize },
+    Write {
+        slices: usize,
+        bytes: usize,
+    },
+    /// Records not begun whose number this divides are taken out.
+    Drop(u32),
     Detach,
 }
 
@@ -23,6 +31,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (1..400usize, payload).prop_map(|(head, payload)| Op::Push { head, payload }),
         1 => (1..60usize).prop_map(Op::Command),
         4 => (1..6usize, bytes).prop_map(|(slices, bytes)| Op::Write { slices, bytes }),
+        1 => (1..4u32).prop_map(Op::Drop),
         1 => Just(Op::Detach),
     ]
 }
@@ -93,6 +102,20 @@ proptest! {
                     egress.written(shown.len(), |record, charge| reported.push((record, charge)));
                     let finished: Vec<_> = finished.into_iter().map(|id| (id, u64::from(id) + 1)).collect();
                     prop_assert_eq!(reported, finished);
+                }
+                Op::Drop(by) => {
+                    let from = usize::from(model.begun > 0);
+                    let mut shown = Vec::new();
+                    egress.retain_unbegun(|r| {
+                        let bytes = [&r.bytes[..], r.large.as_deref().unwrap_or_default()].concat();
+                        shown.push((r.keep, r.charge, bytes));
+                        r.keep % by > 0
+                    });
+                    let expected = model.records.iter().skip(from);
+                    let expected: Vec<_> = expected.map(|(id, bytes)| (*id, u64::from(*id) + 1, bytes.clone())).collect();
+                    prop_assert_eq!(shown, expected);
+                    let behind = model.records.split_off(from.min(model.records.len()));
+                    model.records.extend(behind.into_iter().filter(|(id, _)| id % by > 0));
                 }
                 Op::Detach => {
                     let gone = egress.detach();
