@@ -3,6 +3,7 @@
 
 pub mod error;
 pub mod id;
+pub mod panic;
 pub mod record;
 pub mod rng;
 pub mod time;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::destinations::Held;
 use super::handle::{Begun, Handle, Order, Waiter};
 use super::here;
 use super::lead;
@@ -99,7 +100,10 @@ impl Terminal for TwoWay {
 #[derive(Clone, Debug)]
 pub(crate) enum Origin<'a> {
     Borrowed(&'a Handle),
-    Owned(Arc<Handle>),
+    Owned {
+        handle: Arc<Handle>,
+        _held: Held,
+    },
     /// An end client's session, whose sends have a way of their own.
     Session(Box<SessionOrder>),
 }
@@ -109,7 +113,7 @@ impl Origin<'_> {
     fn handle(&self) -> Option<&Handle> {
         match self {
             Origin::Borrowed(handle) => Some(handle),
-            Origin::Owned(handle) => Some(handle),
+            Origin::Owned { handle, .. } => Some(handle),
             Origin::Session(_) => None,
         }
     }
@@ -117,7 +121,7 @@ impl Origin<'_> {
     fn shared(&self) -> &Arc<HostShared> {
         match self {
             Origin::Borrowed(handle) => handle.shared(),
-            Origin::Owned(handle) => handle.shared(),
+            Origin::Owned { handle, .. } => handle.shared(),
             Origin::Session(order) => &order.session().shared,
         }
     }
@@ -125,7 +129,7 @@ impl Origin<'_> {
     fn begin(&self, order: Order, waiter: Waiter<'_>) -> Begun {
         match self {
             Origin::Borrowed(handle) => handle.begin(order, waiter),
-            Origin::Owned(handle) => handle.begin(order, waiter),
+            Origin::Owned { handle, .. } => handle.begin(order, waiter),
             Origin::Session(session) => session.begin(order.payload, order.timeout, waiter),
         }
     }
@@ -373,10 +377,17 @@ impl<K: Terminal> Pending<K> {
         Some(K::end(taken(&self.shared, outcome, self.since)))
     }
 
-    /// Sleeps until it has ended. See [`Op::wait`] for threads of the runtime.
-    pub fn wait(self) -> Result<K::Ok, K::Err> {
+    /// Sleeps until it has ended. On a thread of the runtime it never sleeps: if it has not ended, it is
+    /// cancelled and ends in `InvalidOperation`; the payload comes back if it never left.
+    pub fn wait(mut self) -> Result<K::Ok, K::Err> {
         if here::is_runtime_thread() {
-            return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), None));
+            if let Some(id) = self.cell {
+                let detail = Detail::WaitOnShard;
+                self.shared.fail(id, self.tag, self.target.as_ref(), ErrorKind::InvalidOperation, detail);
+            }
+            // Ended by us, or before us by somebody else: then that is its end.
+            let refused = || K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), None);
+            return self.try_take().unwrap_or_else(|| Err(refused()));
         }
         if let Some(id) = self.cell {
             self.shared.cells.set_notify(id, Notify::Waker(parker::thread_waker()));

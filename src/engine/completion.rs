@@ -91,6 +91,9 @@ pub enum CompletionAction {
         conn: ConnKey,
         /// To this address.
         to: Endpoint,
+        /// Attempts that failed before: whichever of a name's addresses they began with, this one begins with
+        /// the next.
+        failed: usize,
     },
     /// Watch an accepted connection under its key.
     Watch {
@@ -191,6 +194,7 @@ struct Dial {
     name: Option<Arc<str>>,
     slot: u16,
     backoff: Backoff,
+    failed: usize,
     conns: [Option<ConnKey>; 2],
     had_outcome: bool,
     /// The node that was there when it was last seen.
@@ -363,6 +367,7 @@ impl CompletionEngine {
             name,
             slot,
             backoff,
+            failed: 0,
             conns: [None; 2],
             had_outcome: false,
             seen: None,
@@ -499,6 +504,7 @@ impl CompletionEngine {
         let dial = &mut self.dials[at as usize];
         let others = std::mem::take(&mut dial.conns);
         let wait = dial.backoff.next(&mut self.random);
+        dial.failed = dial.failed.wrapping_add(1);
         let first = !std::mem::replace(&mut dial.had_outcome, true);
         let attempts = dial.backoff.attempts();
         let line = format!("no link to {}: {why}", dial.target.label());
@@ -995,7 +1001,7 @@ impl CompletionEngine {
             return;
         }
         let link = LinkId((u128::from(self.random.bits()) << 64) | u128::from(self.random.bits()));
-        let Dial { slot, ref to, pull, role, ref server, .. } = self.dials[at as usize];
+        let Dial { slot, ref to, pull, role, failed, ref server, .. } = self.dials[at as usize];
         let to = to.clone();
         let as_role = if server.is_some() { Role::Client } else { Role::Node };
         let classic = if pull { Some(SocketType::Push) } else { role.map(|_| SocketType::Sub) };
@@ -1003,13 +1009,13 @@ impl CompletionEngine {
             let side = Side::DialAs(socket);
             let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
             self.dials[at as usize].conns[0] = Some(conn);
-            return self.actions.push_back(CompletionAction::Dial { conn, to });
+            return self.actions.push_back(CompletionAction::Dial { conn, to, failed });
         }
         for (i, lane) in [Lane::Application, Lane::Completion].into_iter().enumerate() {
             let side = Side::Dial(Place { link, slot, lane, role: as_role });
             let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
             self.dials[at as usize].conns[i] = Some(conn);
-            self.actions.push_back(CompletionAction::Dial { conn, to: to.clone() });
+            self.actions.push_back(CompletionAction::Dial { conn, to: to.clone(), failed });
         }
     }
 
@@ -1077,8 +1083,7 @@ impl CompletionEngine {
         }
         routes.settled = self.dials.iter().all(|d| d.had_outcome || d.role.is_some() || d.server.is_some());
         self.shared.routes.store(Arc::new(routes));
-        let waiting = std::mem::take(&mut *self.shared.ready_wakers.lock());
-        waiting.into_iter().for_each(std::task::Waker::wake);
+        self.shared.watchers.wake();
         self.find_again();
     }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::command::ShardCommand;
+use super::destinations::{Destination, Destinations, Held};
 use super::lanes;
 use super::lead;
 use super::shared::{Class, HostShared, Life, Op, Outgoing, TAG_FINDING, TAG_REQUEST};
@@ -28,8 +29,8 @@ use crate::base::record::{Kind, Method, Record};
 use crate::base::time::Instant;
 use crate::base::unit::charge;
 use crate::flow::target::Target;
-use crate::pattern::route::{Address, Found, Rotation, Routes};
-use crate::sync::cell::{CellState, Notify, Terms};
+use crate::pattern::route::{Address, Found, Named, Routes};
+use crate::sync::cell::{Notify, Terms};
 use crate::sync::lock::Lock;
 use crate::sync::parker;
 use crate::sync::published::Cached;
@@ -49,7 +50,7 @@ const ALONE_MAX: u32 = 8;
 pub struct Order {
     /// One-way or request.
     pub kind: Kind,
-    /// The handle's number for the address; see [`Handle::slot`].
+    /// The handle's number for the address, held; see [`Handle::slot`].
     pub slot: usize,
     /// What is asked of the channel.
     pub method: Option<Method>,
@@ -119,37 +120,14 @@ enum Line {
 
 struct State {
     routes: Cached<Routes>,
-    destinations: Vec<Destination>,
+    destinations: Destinations,
     lines: Box<[Line]>,
-}
-
-/// One address that the handle has used.
-struct Destination {
-    address: Address,
-    rotation: Rotation,
-    /// Its operations for which nobody is known yet. Until they have found their target, later ones
-    /// go after them, whatever the routes say meanwhile. Bounded by the waiting room.
-    finding: Vec<CellId>,
-}
-
-impl Destination {
-    /// Whether an earlier operation of this handle has not found its target yet.
-    fn is_finding(&mut self, shared: &HostShared) -> bool {
-        if self.finding.is_empty() {
-            return false;
-        }
-        self.finding.retain(|id| {
-            let tag = shared.cells.tag(*id).map(|tag| tag & !TAG_REQUEST);
-            tag == Some(TAG_FINDING) && shared.cells.state(*id) == Some(CellState::Waiting)
-        });
-        !self.finding.is_empty()
-    }
 }
 
 impl State {
     fn follow_routes(&mut self, shared: &HostShared) {
         if shared.routes.refresh(&mut self.routes) {
-            self.destinations.iter_mut().for_each(|d| d.rotation.forget());
+            self.destinations.forget_routes();
         }
     }
 }
@@ -171,7 +149,8 @@ impl Handle {
     /// A new origin.
     pub fn new(shared: Arc<HostShared>, class: Class) -> Self {
         let lines = (0..shared.shards.len()).map(|_| Line::Unused).collect();
-        let state = State { routes: shared.routes.cached(), destinations: Vec::new(), lines };
+        let destinations = Destinations::new(shared.plan.places().destinations as usize);
+        let state = State { routes: shared.routes.cached(), destinations, lines };
         Handle { shared, class, state: Lock::new(state) }
     }
 
@@ -185,15 +164,9 @@ impl Handle {
         &self.shared
     }
 
-    /// This handle's number for `address`.
-    pub fn slot(&self, address: &Address) -> usize {
-        let state = &mut *self.state.lock();
-        if let Some(at) = state.destinations.iter().position(|known| known.address == *address) {
-            return at;
-        }
-        let address = address.clone();
-        state.destinations.push(Destination { address, rotation: Rotation::default(), finding: Vec::new() });
-        state.destinations.len() - 1
+    /// This handle's number for an address, which it keeps for as long as the second is held.
+    pub fn slot(&self, named: Named<'_>) -> (usize, Held) {
+        self.state.lock().destinations.slot(named, &self.shared)
     }
 
     /// The path of most sends: one member, one link, room. It touches the handle's ring, the mark, and
@@ -239,6 +212,16 @@ impl Handle {
 
     /// Starts an operation: everything that can be decided now is decided now.
     pub fn begin(&self, order: Order, waiter: Waiter<'_>) -> Begun {
+        let mut crowded = false;
+        let begun = self.begin_locked(order, waiter, &mut crowded);
+        if crowded && self.class == Class::Caller {
+            // As in `send_now`.
+            std::thread::yield_now();
+        }
+        begun
+    }
+
+    fn begin_locked(&self, order: Order, waiter: Waiter<'_>, crowded: &mut bool) -> Begun {
         let shared = &self.shared;
         let state = &mut *self.state.lock();
         state.follow_routes(shared);
@@ -311,7 +294,7 @@ impl Handle {
                 let since = shared.clock.now();
                 let deadline = deadline(since, order.timeout, order.inherited);
                 let address = || state.destinations[order.slot].address.clone();
-                begin_request(shared, target, record, address, self.class, line, since, deadline, waiter)
+                begin_request(shared, target, record, address, self.class, line, since, deadline, waiter, crowded)
             }
             _ => {
                 let refused = with_producer(shared, line, target.owner, |producer| {
@@ -520,11 +503,11 @@ fn begin_request(
     since: Instant,
     deadline: Instant,
     waiter: Waiter<'_>,
+    crowded: &mut bool,
 ) -> Begun {
     record.expiry_ms = expiry_ms(deadline);
     let charge = record.charge();
     let tag = TAG_REQUEST | target.id.0;
-    let mut crowded = false;
     let begun = with_producer(shared, line, target.owner, |producer| {
         // A free slot, a free cell, a free place in the ring and room under the mark: then it is accepted.
         if producer.free() == 0 || target.mark.waiters() > 0 || !shared.enter_slot(&target) {
@@ -558,14 +541,10 @@ fn begin_request(
         };
         if let Some(record) = left {
             push(shared, producer, &target, record);
-            crowded = producer.free() < producer.capacity() / CROWDED;
+            *crowded = producer.free() < producer.capacity() / CROWDED;
         }
         Ok(id)
     });
-    if crowded && class == Class::Caller {
-        // As in `send_now`.
-        std::thread::yield_now();
-    }
     match begun {
         Ok(id) => Begun::Cell { id, tag, target: Some(target), deadline, since },
         Err(record) => {
@@ -589,6 +568,7 @@ mod tests {
     use crate::flow::target::{Dialect, Serves, TargetSpec};
     use crate::pattern::route::{Channel, Member};
     use crate::plan::HostPlan;
+    use crate::sync::cell::CellState;
     use crate::sync::wake::WakeCell;
 
     #[derive(Debug)]
@@ -652,7 +632,7 @@ mod tests {
         let wakes = (0..2).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
         let (shared, _receivers) = HostShared::new(plan, Arc::new(Noon), wakes);
         let handle = Handle::new(shared.clone(), Class::Caller);
-        let slot = handle.slot(&Address::Channel("news".into()));
+        let (slot, _held) = handle.slot(Named::Channel("news"));
         let first = handle.begin(order(slot), Waiter::Nobody);
         let second = handle.begin(order(slot), Waiter::Nobody);
         assert_eq!((tag(&first), tag(&second)), (Some(TAG_FINDING), Some(TAG_FINDING)));

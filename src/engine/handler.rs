@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::answer::Debt;
 use super::call::{Lineage, OneWay, Op, Origin, RequestOp, SendOp, Started, Terminal, TwoWay};
 use super::core::Core;
+use super::destinations::Held;
 use super::handle::{Handle, Waiter};
 use super::lanes;
 use super::publish::Publisher;
@@ -20,7 +21,7 @@ use crate::base::error::{Error, ErrorKind, RequestError};
 use crate::base::id::ShardId;
 use crate::base::record::Method;
 use crate::flow::target::Target;
-use crate::pattern::route::Address;
+use crate::pattern::route::Named;
 use crate::wire::stock::Publication;
 
 /// A service: one instance per shard and channel. Callbacks run to their end without interruption;
@@ -371,23 +372,30 @@ impl fmt::Debug for LocalClient {
 impl LocalClient {
     /// Any ready member of the channel.
     pub fn channel(&self, name: &str) -> LocalChannel {
-        self.address(Address::Channel(name.into()))
+        self.address(Named::Channel(name))
     }
 
     /// Any ready server of a role of this host; `NotConfigured` if it is no client of that name.
     pub fn server(&self, name: &str) -> Result<LocalChannel, Error> {
-        Ok(self.address(self.handle.shared().server(name)?))
+        Ok(self.address(self.handle.shared().server(name)?.named()))
     }
 
     /// The node of that name.
     pub fn node(&self, name: &str) -> LocalChannel {
-        self.address(Address::Node(name.into()))
+        self.address(Named::Node(name))
     }
 
-    fn address(&self, address: Address) -> LocalChannel {
-        let slot = self.handle.slot(&address);
-        let send_timeout = self.handle.shared().send_ceiling(&address);
-        LocalChannel { handle: self.handle.clone(), slot, send_timeout, lineage: self.lineage, shard: PhantomData }
+    fn address(&self, named: Named<'_>) -> LocalChannel {
+        let (slot, held) = self.handle.slot(named);
+        let send_timeout = self.handle.shared().send_ceiling(named);
+        LocalChannel {
+            handle: self.handle.clone(),
+            slot,
+            held,
+            send_timeout,
+            lineage: self.lineage,
+            shard: PhantomData,
+        }
     }
 }
 
@@ -396,6 +404,7 @@ impl LocalClient {
 pub struct LocalChannel {
     handle: Arc<Handle>,
     slot: usize,
+    held: Held,
     /// Of the socket that its sends go out by.
     send_timeout: Duration,
     lineage: Lineage,
@@ -415,7 +424,14 @@ impl LocalChannel {
     }
 
     fn op<K: Terminal>(&self, method: &str, payload: Bytes, timeout: Duration) -> Op<'static, K> {
-        Op::new(Origin::Owned(self.handle.clone()), self.slot, method, payload, timeout, self.lineage)
+        Op::new(
+            Origin::Owned { handle: self.handle.clone(), _held: self.held.clone() },
+            self.slot,
+            method,
+            payload,
+            timeout,
+            self.lineage,
+        )
     }
 }
 

@@ -13,6 +13,7 @@ pub mod call;
 pub mod command;
 pub mod completion;
 pub mod core;
+pub mod destinations;
 pub mod handle;
 pub mod handler;
 pub mod here;

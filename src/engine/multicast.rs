@@ -82,19 +82,25 @@ impl<'a> MulticastOp<'a> {
         self
     }
 
-    /// Starts a send to every member that is reachable now.
-    pub fn submit(self) -> Multicast {
+    /// Every member that is reachable now.
+    fn members(&self) -> Vec<Address> {
         let routes = self.handle.shared().routes.load();
-        let members: Vec<Address> = match &self.address {
+        match &self.address {
             Address::Channel(name) => {
                 let members = routes.channels.get(name).map_or(&[][..], |channel| &channel.members);
                 let reachable = members.iter().filter(|member| !member.links.is_empty());
                 reachable.map(|member| Address::Member(name.clone(), member.node.clone())).collect()
             }
             one => vec![one.clone()],
-        };
-        let sends = members.into_iter().map(|member| {
-            let (slot, origin) = (self.handle.slot(&member), Origin::Borrowed(self.handle));
+        }
+    }
+
+    /// Starts a send to every member that is reachable now.
+    pub fn submit(self) -> Multicast {
+        let sends = self.members().into_iter().map(|member| {
+            // Held until its send has begun.
+            let (slot, _held) = self.handle.slot(member.named());
+            let origin = Origin::Borrowed(self.handle);
             let (payload, lineage) = (self.payload.clone(), Lineage::default());
             let send = Op::<OneWay>::new(origin, slot, &self.method, payload, self.timeout, lineage);
             (member.name().clone(), Send::Waits(send.submit()))
@@ -103,8 +109,13 @@ impl<'a> MulticastOp<'a> {
     }
 
     /// Starts it and sleeps until every send has ended. On a thread of the runtime nothing is sent, and every
-    /// member's end is `InvalidOperation`.
+    /// member's end is `InvalidOperation` with the payload.
     pub fn wait(self) -> Told {
+        if here::is_runtime_thread() {
+            let error = || Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard);
+            let refused = |member: Address| (member.name().clone(), Err(SendError::new(error(), self.payload.clone())));
+            return Told { members: self.members().into_iter().map(refused).collect() };
+        }
         self.submit().wait()
     }
 
@@ -136,14 +147,12 @@ impl fmt::Debug for Multicast {
 }
 
 impl Multicast {
-    /// Sleeps until every send has ended.
+    /// Sleeps until every send has ended. On a thread of the runtime, sends that have not ended are cancelled; see
+    /// [`Pending::wait`].
     pub fn wait(self) -> Told {
         let ended = self.sends.into_iter().map(|(node, send)| {
             let end = match send {
                 Send::Over(end) => end,
-                Send::Waits(_) if here::is_runtime_thread() => {
-                    Err(SendError::new(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), Bytes::new()))
-                }
                 Send::Waits(pending) => pending.wait(),
             };
             (node, end)

@@ -17,7 +17,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
@@ -30,6 +29,7 @@ use super::here;
 use super::shared::{Class, HostShared, Life};
 use crate::base::error::{Detail, Error, ErrorKind, Figures, SendError, Stage};
 use crate::base::id::TargetId;
+use crate::base::panic::caught;
 use crate::base::time::{Instant, whole_millis};
 use crate::base::unit::{FRAME_OVERHEAD, charge};
 use crate::flow::backlog::INLINE_PAYLOAD_MAX;
@@ -209,7 +209,7 @@ impl Publishing {
         let Some(tell) = self.on_drop.lock().clone() else { return };
         let Amount { records, bytes } = amount;
         let dropped = Dropped { subscriber: target.label(), reason, records, bytes };
-        if catch_unwind(AssertUnwindSafe(|| tell(&dropped))).is_err() {
+        if caught(|| tell(&dropped)).is_err() {
             shared.counts.handler_panics.add(1);
         }
     }

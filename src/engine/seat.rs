@@ -1,10 +1,9 @@
 //! Seats: where a shard keeps one channel's handler, its continuations or its futures, behind one
-//! erased trait. A panic is caught here: it ends the instance, never the shard.
+//! erased trait. A panic is caught here, in a callback and wherever something of the program's is dropped:
+//! it ends the instance, never the shard.
 
-use std::any::Any;
 use std::future::Future;
 use std::mem::take;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use super::shared::Outcome;
 use super::stream::SessionShared;
 use crate::base::error::ErrorKind;
 use crate::base::id::TargetId;
+use crate::base::panic::{caught, dropped};
 use crate::base::record::Record;
 use crate::base::time::Instant;
 use crate::flow::session::SessionEnd;
@@ -122,7 +122,7 @@ impl<H: 'static> Continuations<H> {
     }
 
     /// Takes every one that waits.
-    fn take_all(&mut self) -> Vec<Waiting<H>> {
+    pub fn take_all(&mut self) -> Vec<Waiting<H>> {
         self.take_where(|_| true)
     }
 
@@ -155,10 +155,10 @@ impl<T> Instance<T> {
     /// The instance, made if need be; `None` while its factory has just panicked.
     fn get(&mut self, core: &Core, make: impl FnOnce() -> T) -> Option<&mut T> {
         if self.value.is_none() && core.now >= self.retry_at {
-            match catch_unwind(AssertUnwindSafe(make)) {
+            match caught(make) {
                 Ok(made) => self.value = Some(made),
                 Err(panic) => {
-                    count_panic(core, &panic);
+                    count_panic(core, panic);
                     self.retry_at = core.now.after(FACTORY_RETRY);
                 }
             }
@@ -168,11 +168,17 @@ impl<T> Instance<T> {
 }
 
 /// Counts a panic of user code and keeps its text for the log.
-pub fn count_panic(core: &Core, panic: &(dyn Any + Send)) {
+pub fn count_panic(core: &Core, text: String) {
     let shared = core.shared();
     shared.counts.handler_panics.add(1);
-    let text = panic.downcast_ref::<&str>().map(|s| s.to_string()).or_else(|| panic.downcast_ref::<String>().cloned());
-    shared.note_panic(core.shard, text.unwrap_or_default());
+    shared.note_panic(core.shard, text);
+}
+
+/// Drops something of the program's on its shard. A panic of its last word is counted, and ends nothing.
+pub fn discard<T>(core: &Core, value: T) {
+    if let Err(panic) = dropped(value) {
+        count_panic(core, panic);
+    }
 }
 
 /// The seat of a [`Handler`].
@@ -199,14 +205,17 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
         peer: Peer,
         call: impl FnOnce(&mut H, &mut Context<'_, H>),
     ) -> bool {
-        let Some(handler) = self.handler.get(core, || (self.factory)(self.shard)) else { return false };
+        let Some(handler) = self.handler.get(core, || (self.factory)(self.shard)) else {
+            discard(core, call);
+            return false;
+        };
         let mut cx = Context { core, continuations: &mut self.continuations, seat: self.seat, place, lineage, peer };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(handler, &mut cx))) {
-            count_panic(core, &panic);
-            self.handler.value = None;
+        if let Err(panic) = caught(|| call(handler, &mut cx)) {
+            count_panic(core, panic);
+            discard(core, self.handler.value.take());
             for waiting in self.continuations.take_all() {
                 // What it captured answers for itself: a responder sends an error.
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(waiting.run)));
+                discard(core, waiting.run);
                 if !cfg!(afflux_mutation = "panic_keeps_places") {
                     core.leave_place(waiting.place);
                 }
@@ -249,6 +258,17 @@ impl<H: Handler, F: Fn(usize) -> H> Seat for HandlerSeat<H, F> {
     fn poll(&mut self, _: &mut Core, _: TaskKey) {}
 }
 
+impl<H: Handler, F> Drop for HandlerSeat<H, F> {
+    /// One by one: a last word that panics must not meet another that does.
+    fn drop(&mut self) {
+        // The shard is over, and so is its count.
+        let _ = dropped(self.handler.value.take());
+        for waiting in self.continuations.take_all() {
+            let _ = dropped(waiting.run);
+        }
+    }
+}
+
 struct Task<Fut> {
     future: Pin<Box<Fut>>,
     waker: Arc<TaskWaker>,
@@ -280,18 +300,18 @@ where
         let Some(task) = self.tasks.get_mut(place as usize).and_then(Option::as_mut) else { return };
         task.waker.rearm();
         let waker = task.waker.waker();
-        let polled = catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll(&mut TaskContext::from_waker(&waker))));
+        let polled = caught(|| task.future.as_mut().poll(&mut TaskContext::from_waker(&waker)));
         let end = match polled {
             Ok(Poll::Pending) => return,
             Ok(Poll::Ready(end)) => end,
             Err(panic) => {
-                count_panic(core, &panic);
+                count_panic(core, panic);
                 Err(Failure::panicked())
             }
         };
         if let Some(task) = self.tasks[place as usize].take() {
             let Task { future, responder, .. } = task;
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+            discard(core, future);
             if let Some(responder) = responder {
                 responder.settle(end);
             }
@@ -319,7 +339,7 @@ where
         let request = Request { method, payload, responder: Responder::none(), peer };
         let (factory, shard) = (self.factory.clone(), self.shard);
         let made = match self.closure.get(core, || factory(shard)) {
-            Some(closure) => catch_unwind(AssertUnwindSafe(|| closure(request, client))),
+            Some(closure) => caught(|| closure(request, client)),
             None => {
                 responder.settle(Err(Failure::panicked()));
                 return core.leave_place(place);
@@ -341,8 +361,8 @@ where
                 self.run(core, place);
             }
             Err(panic) => {
-                count_panic(core, &panic);
-                self.closure.value = None;
+                count_panic(core, panic);
+                discard(core, self.closure.value.take());
                 responder.settle(Err(Failure::panicked()));
                 core.leave_place(place);
             }
@@ -359,10 +379,54 @@ where
     }
 }
 
+impl<M, C, Fut> Drop for AsyncSeat<M, C, Fut> {
+    /// As that of a [`HandlerSeat`].
+    fn drop(&mut self) {
+        let _ = dropped(self.closure.value.take());
+        for task in self.tasks.drain(..).flatten() {
+            let _ = dropped(task.future);
+        }
+    }
+}
+
 /// The seat of a channel that nobody serves: answers for it.
 pub fn refuse(core: &Core, debt: Option<Debt>, what: &str) {
     core.shared().counts.no_handler.add(1);
     if let Some(debt) = debt {
         debt.fail(ErrorKind::NotFound, 0, what);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct LastWord;
+
+    impl Drop for LastWord {
+        fn drop(&mut self) {
+            panic!("a last word");
+        }
+    }
+
+    impl Handler for LastWord {}
+
+    /// Two panics at once would end the process.
+    #[test]
+    fn a_seat_ends_whatever_its_last_words_are() {
+        let mut seat = HandlerSeat::new(Arc::new(|_| LastWord), 0, 0);
+        seat.handler.value = Some(LastWord);
+        drop(seat);
+
+        let made = |_: usize| {
+            let captured = LastWord;
+            move |_: Request, _: LocalClient| {
+                let _captured = &captured;
+                std::future::ready(Ok(Bytes::new()))
+            }
+        };
+        let mut seat = AsyncSeat::new(Arc::new(made), 0, 0);
+        seat.closure.value = Some(made(0));
+        drop(seat);
     }
 }

@@ -5,17 +5,17 @@
 
 use std::collections::HashMap;
 use std::mem::take;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::call::Lineage;
 use super::core::{ContinuationKey, Core};
 use super::handler::Context;
-use super::seat::{Continuations, Peer, Seat, Start, Waiting, count_panic};
+use super::seat::{Continuations, Peer, Seat, Start, Waiting, count_panic, discard};
 use super::session::{Frame, Session, SessionHandle};
 use super::shared::Outcome;
 use super::stream::SessionShared;
 use crate::base::id::TargetId;
+use crate::base::panic::{caught, dropped};
 use crate::flow::session::SessionEnd;
 use crate::sync::task::TaskKey;
 
@@ -54,10 +54,10 @@ impl<S: Session, F: Fn(usize) -> S> SessionSeat<S, F> {
         call: impl FnOnce(&mut S, &Arc<SessionShared>, &mut Context<'_, S>),
     ) {
         let id = peer.id;
-        let Some(Place { shared, session }) = self.sessions.get_mut(&id) else { return };
+        let Some(Place { shared, session }) = self.sessions.get_mut(&id) else { return discard(core, call) };
         let mut cx = Context { core, continuations: &mut self.continuations, seat: self.seat, place, lineage, peer };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(session, shared, &mut cx))) {
-            count_panic(core, &panic);
+        if let Err(panic) = caught(|| call(session, shared, &mut cx)) {
+            count_panic(core, panic);
             shared.panicked.raise();
             shared.poke();
             self.forget(core, id);
@@ -66,16 +66,25 @@ impl<S: Session, F: Fn(usize) -> S> SessionSeat<S, F> {
 
     /// Drops a session and its continuations, whose captures may have a last word that panics.
     fn forget(&mut self, core: &mut Core, id: TargetId) {
-        if let Some(gone) = self.sessions.remove(&id)
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(gone.session)))
-        {
-            count_panic(core, &panic);
+        if let Some(gone) = self.sessions.remove(&id) {
+            discard(core, gone.session);
         }
         for Waiting { place, run, .. } in self.continuations.take_of(id) {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(run))) {
-                count_panic(core, &panic);
-            }
+            discard(core, run);
             core.leave_place(place);
+        }
+    }
+}
+
+impl<S: Session, F> Drop for SessionSeat<S, F> {
+    /// One by one: a last word that panics must not meet another that does.
+    fn drop(&mut self) {
+        // The shard is over, and so is its count.
+        for (_, gone) in self.sessions.drain() {
+            let _ = dropped(gone.session);
+        }
+        for waiting in self.continuations.take_all() {
+            let _ = dropped(waiting.run);
         }
     }
 }
@@ -100,10 +109,10 @@ impl<S: Session, F: Fn(usize) -> S> Seat for SessionSeat<S, F> {
 
     fn open(&mut self, core: &mut Core, shared: Arc<SessionShared>, peer: Peer) -> bool {
         let (factory, shard, id) = (self.factory.clone(), self.shard, peer.id);
-        let session = match catch_unwind(AssertUnwindSafe(|| factory(shard))) {
+        let session = match caught(|| factory(shard)) {
             Ok(session) => session,
             Err(panic) => {
-                count_panic(core, &panic);
+                count_panic(core, panic);
                 return false;
             }
         };

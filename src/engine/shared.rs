@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,12 +19,13 @@ use crate::base::record::{Kind, Lane, Record};
 use crate::base::time::{Clock, Instant};
 use crate::flow::target::{Dialect, Serves, Target, TargetSpec};
 use crate::meter::latency::LatencySet;
-use crate::pattern::route::{Address, Routes};
+use crate::pattern::route::{Address, Named, Routes};
 use crate::plan::HostPlan;
 use crate::sync::cell::{CellList, CellPool, CellState};
 use crate::sync::gate::{GateConfig, PermitGate};
 use crate::sync::line::Line;
 use crate::sync::lock::Lock;
+use crate::sync::parker;
 use crate::sync::published::Published;
 use crate::sync::ring::{Consumer, Producer, ring};
 use crate::sync::room::Room;
@@ -283,6 +285,41 @@ pub struct Counts {
     pub links_lost: Gauge,
 }
 
+/// Threads that are woken whenever what is reachable may have changed. Each is in here once, for as long as it
+/// waits.
+#[derive(Debug, Default)]
+pub struct Watchers(Lock<Vec<(ThreadId, Waker)>>);
+
+impl Watchers {
+    /// The calling thread among them, until the value is dropped. It looks again whenever it is woken.
+    pub fn watch(&self) -> Watch<'_> {
+        let thread = thread::current().id();
+        self.0.lock().push((thread, parker::thread_waker()));
+        Watch(self, thread)
+    }
+
+    /// Wakes them all; they stay.
+    pub fn wake(&self) {
+        let all = self.0.lock().clone();
+        all.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+}
+
+/// See [`Watchers::watch`].
+#[derive(Debug)]
+pub struct Watch<'a>(&'a Watchers, ThreadId);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().retain(|(thread, _)| *thread != self.1);
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct HostShared {
@@ -328,6 +365,10 @@ pub struct HostShared {
     pub led: Lock<LatencySet>,
     /// See [`Life`].
     pub life: Epoch,
+    /// Somebody waits for the threads to end.
+    pub stopping: Latch,
+    /// Why the host is over though nobody stopped it.
+    failure: Lock<Option<Arc<str>>>,
     /// See [`Counts`].
     pub counts: Counts,
     /// Somebody waits for a host-wide bound: request slots, owned bytes, the oversize budget, the mark of replies.
@@ -336,8 +377,8 @@ pub struct HostShared {
     pub tick: Latch,
     /// Rings of handles in use.
     pub caller_rings: Gauge,
-    /// Threads that wait until every configured connection is up.
-    pub ready_wakers: Lock<Vec<Waker>>,
+    /// Threads that wait until every configured connection is up, or until the host is over.
+    pub watchers: Watchers,
     /// Panics of handlers that were not logged yet.
     pub panics: Lock<Vec<(ShardId, String)>>,
     /// All links that are not gone, for status.
@@ -460,6 +501,8 @@ impl HostShared {
             },
             led: Lock::new(LatencySet::new()),
             life: Epoch::new(Life::Serving as u64),
+            stopping: Latch::new(),
+            failure: Lock::new(None),
             counts: Counts::default(),
             short: Latch::new(),
             tick: Latch::new(),
@@ -467,7 +510,7 @@ impl HostShared {
             oversize_line: Line::default(),
             owned_line: Line::default(),
             caller_rings: Gauge::default(),
-            ready_wakers: Lock::new(Vec::new()),
+            watchers: Watchers::default(),
             panics: Lock::new(Vec::new()),
             targets: Lock::new(Vec::new()),
             publishing: plan.publisher.map(Publishing::new),
@@ -486,6 +529,31 @@ impl HostShared {
             1 => Life::Draining,
             _ => Life::Stopped,
         }
+    }
+
+    /// Lets every thread of the host end.
+    pub fn stop_threads(&self) {
+        self.life.set(Life::Stopped as u64);
+        for port in &self.shards {
+            port.wake.wake();
+        }
+        self.completion.wake.wake();
+    }
+
+    /// One of the host's threads is gone, and the host is over with it. Whoever waits for anything but an operation
+    /// hears of it; those are the caller's to end, with [`HostShared::end_all`]. The first reason is kept.
+    pub fn break_down(&self, why: String) {
+        self.failure.lock().get_or_insert_with(|| why.into());
+        self.stop_threads();
+        if let Some(publishing) = &self.publishing {
+            publishing.wake_waiting();
+        }
+        self.watchers.wake();
+    }
+
+    /// Why the host is over though nobody stopped it.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.failure.lock().clone()
     }
 
     /// A target of this host, by its id.
@@ -508,9 +576,9 @@ impl HostShared {
     }
 
     /// Ceiling of a send to `address`: that of the socket it goes out by.
-    pub fn send_ceiling(&self, address: &Address) -> Duration {
+    pub fn send_ceiling(&self, address: Named<'_>) -> Duration {
         let client = match address {
-            Address::Server(name) => self.plan.client(name),
+            Named::Server(name) => self.plan.client(name),
             _ => None,
         };
         client.map_or(self.plan.send_timeout, |client| client.send_timeout)

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::base::error::{Error, SendError};
 use crate::base::record::{Kind, Method};
 use crate::engine::call::{Lineage, Op, Origin, RequestOp, SendOp};
+use crate::engine::destinations::Held;
 use crate::engine::handle::{Handle, Order};
 use crate::engine::multicast::MulticastOp;
 use crate::engine::shared::{Class, HostShared};
@@ -58,6 +59,8 @@ pub struct Channel {
     handle: Handle,
     address: Address,
     slot: usize,
+    /// Its number is its own.
+    _held: Held,
     /// Of the socket that its sends go out by.
     send_timeout: Duration,
 }
@@ -76,10 +79,10 @@ impl Clone for Channel {
 
 impl Channel {
     fn new(shared: Arc<HostShared>, address: Address) -> Self {
-        let send_timeout = shared.send_ceiling(&address);
+        let send_timeout = shared.send_ceiling(address.named());
         let handle = Handle::new(shared, Class::Caller);
-        let slot = handle.slot(&address);
-        Channel { handle, address, slot, send_timeout }
+        let (slot, _held) = handle.slot(address.named());
+        Channel { handle, address, slot, _held, send_timeout }
     }
 
     /// A one-way send. Its success says that this host's runtime accepted the record: not that the

@@ -181,14 +181,17 @@ impl Host {
     pub fn ready(&self, timeout: Duration) -> Result<(), Error> {
         let shared = self.shared();
         let end = shared.clock.now().after(timeout);
+        let _watch = shared.watchers.watch();
         loop {
-            shared.ready_wakers.lock().push(parker::thread_waker());
             // By the routes, so that whoever calls next is routed.
             let routes = shared.routes.load();
             let away = |target: &&Arc<Target>| target.dialled && !routes.up.contains(&target.id);
             let missing: Vec<Arc<str>> = shared.targets.lock().iter().filter(away).map(|t| t.label()).collect();
             if missing.is_empty() {
                 return Ok(());
+            }
+            if shared.life() != Life::Serving {
+                return Err(over(shared));
             }
             let now = shared.clock.now();
             if now >= end {
@@ -252,11 +255,15 @@ impl Host {
         all
     }
 
-    /// Blocks until the host is shut down by the end of the process: for a `main` that only serves.
+    /// Blocks until the host is shut down by the end of the process: for a `main` that only serves. It returns only
+    /// if the host breaks down; see [`HostStatus::failure`].
     pub fn join(self) -> Result<(), Error> {
-        loop {
+        let shared = self.shared();
+        let _watch = shared.watchers.watch();
+        while shared.life() == Life::Serving {
             parker::park(Duration::from_secs(3600));
         }
+        Err(over(shared))
     }
 
     /// Accepts nothing new, lets what was accepted go out, at most for `deadline`, and ends. What still
@@ -267,6 +274,14 @@ impl Host {
             Some(running) => drain(running, deadline),
             None => Account::default(),
         }
+    }
+}
+
+/// Why there is no host any more.
+fn over(shared: &HostShared) -> Error {
+    match shared.failure() {
+        Some(why) => Error::new(ErrorKind::Internal, Detail::None).with_text(why.to_string()),
+        None => Error::new(ErrorKind::ShuttingDown, Detail::None),
     }
 }
 
@@ -283,6 +298,12 @@ const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
 fn drain(mut running: Running, deadline: Duration) -> Account {
     let shared = running.shared.clone();
+    if shared.failure().is_some() {
+        // Nobody is there who could let anything go out.
+        let account = Account::of(&shared);
+        running.stop();
+        return account;
+    }
     shared.life.set(Life::Draining as u64);
     if let Some(publishing) = &shared.publishing {
         publishing.linger(shared.clock.now());

@@ -72,6 +72,9 @@ pub struct ShardStatus {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HostStatus {
+    /// Why the host is over though nobody shut it down: one of its threads is gone. Everything that waited has ended
+    /// in `Internal`, and nothing begins any more.
+    pub failure: Option<Arc<str>>,
     /// The job limit.
     pub permits: GateSnapshot,
     /// Links, those that are down included. End clients are not among them.
@@ -192,6 +195,7 @@ impl HostStatus {
             .collect();
         let counts = &shared.counts;
         HostStatus {
+            failure: shared.failure(),
             permits: shared.gate.snapshot(now),
             links,
             streams: shared.streams.iter().map(|socket| StreamStatus::of(socket)).collect(),

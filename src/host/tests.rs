@@ -3,6 +3,8 @@
 //!
 //! One host of the product's own engines, turned by hand, every one of whose peers takes nothing.
 
+mod gone;
+
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -249,7 +251,7 @@ impl World {
             let _ = self.completion.turn(now);
             while let Some(action) = self.completion.poll_action() {
                 match action {
-                    CompletionAction::Dial { conn, to } => self.dials.push((conn, to)),
+                    CompletionAction::Dial { conn, to, .. } => self.dials.push((conn, to)),
                     CompletionAction::Watch { conn, .. } => self.accepted.push(conn),
                     _ => {}
                 }

@@ -4,6 +4,7 @@
 //! A target is fixed once, when an operation starts. Nothing that happens later re-selects it.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::base::error::{Detail, Error, ErrorKind};
@@ -58,7 +59,7 @@ pub struct Routes {
 }
 
 /// What an operation is addressed to.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
     /// Any ready member of the channel.
     Channel(Arc<str>),
@@ -75,6 +76,47 @@ impl Address {
     pub fn name(&self) -> &Arc<str> {
         match self {
             Address::Channel(name) | Address::Node(name) | Address::Member(_, name) | Address::Server(name) => name,
+        }
+    }
+
+    /// It by its names alone.
+    pub fn named(&self) -> Named<'_> {
+        match self {
+            Address::Channel(name) => Named::Channel(name),
+            Address::Node(name) => Named::Node(name),
+            Address::Member(channel, node) => Named::Member(channel, node),
+            Address::Server(name) => Named::Server(name),
+        }
+    }
+}
+
+/// As its names, so that either finds the other in a table.
+impl Hash for Address {
+    fn hash<S: Hasher>(&self, state: &mut S) {
+        self.named().hash(state);
+    }
+}
+
+/// An [`Address`] that owns nothing: for looking one up.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Named<'a> {
+    /// See [`Address::Channel`].
+    Channel(&'a str),
+    /// See [`Address::Node`].
+    Node(&'a str),
+    /// See [`Address::Member`].
+    Member(&'a str, &'a str),
+    /// See [`Address::Server`].
+    Server(&'a str),
+}
+
+impl From<Named<'_>> for Address {
+    fn from(named: Named<'_>) -> Address {
+        match named {
+            Named::Channel(name) => Address::Channel(name.into()),
+            Named::Node(name) => Address::Node(name.into()),
+            Named::Member(channel, node) => Address::Member(channel.into(), node.into()),
+            Named::Server(name) => Address::Server(name.into()),
         }
     }
 }

@@ -16,6 +16,12 @@ pub const CHANNELS_MAX: usize = 256;
 /// Replies up to this many bytes are kept whatever the reply hold says: bounded by the request slots.
 pub const SMALL_REPLY_MAX: usize = 2048;
 
+/// The most addresses that one handle remembers.
+pub const DESTINATIONS_MAX: u32 = 1024;
+
+/// An address that a handle remembers, with its place in the rotation over some members, and in the table.
+pub const DESTINATION_BYTES: u64 = 512;
+
 /// The most cells of one host: as many as a mark can count waiters.
 pub const CELLS_MAX: u64 = (1 << 20) - 1;
 
@@ -108,6 +114,8 @@ pub struct Places {
     pub commands: u32,
     /// Connections: two per link + those in their handshake + one listener per address.
     pub connections: u32,
+    /// Addresses that a handle remembers: one per peer, within 64..=[`DESTINATIONS_MAX`].
+    pub destinations: u32,
 }
 
 impl Places {
@@ -123,6 +131,7 @@ impl Places {
                 .saturating_mul(2)
                 .saturating_add(plan.handshakes_max)
                 .saturating_add(plan.listen.len() as u32),
+            destinations: plan.peers_max.clamp(64, DESTINATIONS_MAX),
         };
         debug_assert!(places.cells > plan.room.ops);
         places
@@ -150,6 +159,7 @@ mod tests {
         assert_eq!(places.caller_rings, 128 + 3);
         assert_eq!(places.tickets, 10_000 + 9);
         assert_eq!(places.connections, 20_000 + 256 + 1);
+        assert_eq!(places.destinations, 1024);
         assert!(plan.ring_slots.is_power_of_two());
     }
 }

@@ -1,24 +1,29 @@
 //! Starting and ending the threads of a host: what is needed from the system is asked for first,
-//! so that a start either succeeds whole or leaves nothing behind.
+//! so that a start either succeeds whole or leaves nothing behind. A host without one of its threads would
+//! leave its callers waiting, so it is over as soon as one is gone.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use mio::{Poll, Waker};
 
 use super::clock::SystemClock;
 use super::completion::CompletionLoop;
 use super::shard::{ShardLoop, WAKE};
 use super::tcp;
+use crate::base::error::ErrorKind;
 use crate::base::id::ShardId;
+use crate::base::panic::caught;
 use crate::engine::completion::CompletionEngine;
 use crate::engine::seat::SeatFactory;
 use crate::engine::shard::ShardEngine;
-use crate::engine::shared::{HostShared, Life};
+use crate::engine::shared::HostShared;
 use crate::plan::{HostPlan, Pinning};
+use crate::sync::parker;
 use crate::sync::wake::WakeCell;
 
 /// The running threads of a host.
@@ -50,6 +55,9 @@ pub enum StartError {
 
 /// What one thread reports before it runs.
 type Report = (usize, Result<bool, StartError>);
+
+/// How often operations are ended that began while their host broke down.
+const STRAGGLERS: Duration = Duration::from_millis(50);
 
 /// The life of one thread.
 type Run = Box<dyn FnOnce() -> io::Result<()> + Send>;
@@ -102,77 +110,101 @@ fn boot_with(
 
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| StartError::System(io::Error::other(e.to_string())))?;
+    let mut running =
+        Running { shared, clock, addresses, stream_addresses, pinned: vec![false; shards + 1], threads: Vec::new() };
+    let shared = &running.shared;
     let (reports, report) = bounded::<Report>(shards + 1);
-    let threads = Vec::with_capacity(shards + 1);
-    let pinned = vec![false; shards + 1];
-    let mut running = Running { shared: shared.clone(), clock, addresses, stream_addresses, pinned, threads };
+    let mut lives: Vec<(String, Run)> = Vec::new();
     for (i, (poll, receiver)) in polls.into_iter().zip(receivers.shards).enumerate() {
-        let (shared, channels, node, streams) = (shared.clone(), channels.clone(), node.clone(), streams.clone());
-        let (wake, reports, plan) = (wakes[i].clone(), reports.clone(), plan.clone());
-        let run = move || {
-            let pinned = pin(plan.shard_cpus[i], plan.pinning);
-            let go = pinned.is_ok();
-            let _ = reports.send((i, pinned));
-            if !go {
-                return Ok(());
-            }
-            let engine = ShardEngine::new(shared, ShardId(i as u16), receiver, &channels, node.as_ref());
-            let engine = engine.with_streams(&streams);
-            ShardLoop::new(engine, poll, wake, plan.idle).run()
+        let (channels, node, streams) = (channels.clone(), node.clone(), streams.clone());
+        let (wake, plan, of_engine) = (wakes[i].clone(), plan.clone(), shared.clone());
+        let make = move || {
+            let pinned = pin(plan.shard_cpus[i], plan.pinning)?;
+            let engine = ShardEngine::new(of_engine, ShardId(i as u16), receiver, &channels, node.as_ref());
+            let shard = ShardLoop::new(engine.with_streams(&streams), poll, wake, plan.idle);
+            Ok((pinned, move || shard.run()))
         };
-        running.add(spawn(&format!("{}-{i}", short(&running.shared.plan.name)), Box::new(run)))?;
+        let (shared, reports) = (shared.clone(), reports.clone());
+        lives.push((i.to_string(), Box::new(move || live(i, &shared, &reports, make))));
     }
-    let run = {
-        let (shared, wake, plan) = (shared.clone(), wakes[shards].clone(), plan.clone());
+    let make = {
+        let (wake, plan, shared) = (wakes[shards].clone(), plan.clone(), shared.clone());
         move || {
-            let pinned = pin(plan.completion_cpu, plan.pinning);
-            let go = pinned.is_ok();
+            let pinned = pin(plan.completion_cpu, plan.pinning)?;
             // Before the start is reported: whoever asks then finds the targets of all connects.
             let engine = CompletionEngine::new(shared.clone(), receivers.completion, u64::from_le_bytes(seed));
-            let _ = reports.send((shards, pinned));
-            if !go {
-                return Ok(());
-            }
-            CompletionLoop::new(engine, shared, completion_poll, wake, listeners)?.run()
+            let completion = CompletionLoop::new(engine, shared, completion_poll, wake, listeners);
+            let completion = completion.map_err(StartError::System)?;
+            Ok((pinned, move || completion.run()))
         }
     };
-    running.add(spawn(&format!("{}-completion", short(&plan.name)), Box::new(run)))?;
-    for (i, outcome) in report.iter().take(shards + 1) {
-        match outcome {
-            Ok(pinned) => running.pinned[i] = pinned,
-            Err(e) => {
-                running.stop();
-                return Err(e);
-            }
+    let of_completion = shared.clone();
+    lives.push(("completion".into(), Box::new(move || live(shards, &of_completion, &reports, make))));
+
+    let started = run_all(&mut running, lives, &report, spawn);
+    if started.is_err() && !cfg!(afflux_mutation = "half_started") {
+        running.stop();
+    }
+    started.map(|()| running)
+}
+
+/// Starts the threads and hears from each; on an error some of them may run.
+fn run_all(
+    running: &mut Running,
+    lives: Vec<(String, Run)>,
+    report: &Receiver<Report>,
+    spawn: &mut Spawn<'_>,
+) -> Result<(), StartError> {
+    let threads = lives.len();
+    for (name, life) in lives {
+        let name = format!("{}-{name}", short(&running.shared.plan.name));
+        running.threads.push(spawn(&name, life).map_err(StartError::System)?);
+    }
+    for (i, outcome) in report.iter().take(threads) {
+        running.pinned[i] = outcome?;
+    }
+    Ok(())
+}
+
+/// The life of thread `i`: what it runs is made there, the outcome is told, and it runs. If that ends before the host
+/// does, the host is over with it: what waits ends in an error, and so does what was about to begin, which this
+/// thread sees to until the host is stopped.
+fn live<R: FnOnce() -> io::Result<()>>(
+    i: usize,
+    shared: &HostShared,
+    reports: &Sender<Report>,
+    make: impl FnOnce() -> Result<(bool, R), StartError>,
+) -> io::Result<()> {
+    let broken = |panic: String| io::Error::other(format!("it panicked, which is a fault in afflux: {panic}"));
+    let made = caught(make).unwrap_or_else(|panic| Err(StartError::System(broken(panic))));
+    let (run, pinned) = match made {
+        Ok((pinned, run)) => (Some(run), Ok(pinned)),
+        Err(e) => (None, Err(e)),
+    };
+    // Nobody listens any more if another thread could not start.
+    let _ = reports.try_send((i, pinned));
+    let Some(run) = run else { return Ok(()) };
+    let end = caught(run).unwrap_or_else(|panic| Err(broken(panic)));
+    if let Err(e) = &end {
+        let name = thread::current().name().unwrap_or_default().to_owned();
+        shared.break_down(format!("thread {name} is gone: {e}"));
+        while !shared.stopping.is_raised() {
+            shared.end_all(ErrorKind::Internal);
+            parker::park(STRAGGLERS);
         }
     }
-    Ok(running)
+    end
 }
 
 impl Running {
-    /// One more thread. If the system refuses it, those before it end: nothing is left half started.
-    fn add(&mut self, thread: io::Result<JoinHandle<io::Result<()>>>) -> Result<(), StartError> {
-        match thread {
-            Ok(thread) => self.threads.push(thread),
-            Err(e) => {
-                if !cfg!(afflux_mutation = "half_started") {
-                    self.stop();
-                }
-                return Err(StartError::System(e));
-            }
-        }
-        Ok(())
-    }
-
     /// Ends the threads and waits for them. A shard that is stuck in user code is waited for.
     pub fn stop(&mut self) {
-        self.shared.life.set(Life::Stopped as u64);
-        for port in &self.shared.shards {
-            port.wake.wake();
-        }
-        self.shared.completion.wake.wake();
+        self.shared.stopping.raise();
+        self.shared.stop_threads();
         for thread in self.threads.drain(..) {
             let name = thread.thread().name().unwrap_or_default().to_string();
+            // One that outlived its work sleeps.
+            thread.thread().unpark();
             match thread.join() {
                 Ok(Ok(())) => {}
                 Ok(Err(e)) => log::error!("thread {name} ended early: {e}"),
@@ -209,6 +241,19 @@ fn pin(cpu: Option<usize>, pinning: Pinning) -> Result<bool, StartError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::seat::Seat;
+    use crate::runtime::watchdog::watch;
+
+    /// A thread that fails while it makes what it will run has not started, and nobody waits for it.
+    #[test]
+    fn a_thread_that_cannot_make_its_engine_fails_the_start() {
+        let _watchdog = watch();
+        let mut plan = HostPlan { pinning: Pinning::Off, ..HostPlan::defaults("here", 2) };
+        plan.channels.push(("any".into(), 100));
+        let broken: SeatFactory = Arc::new(|shard, _| -> Box<dyn Seat> { panic!("no seat on shard {shard}") });
+        let outcome = boot(Arc::new(plan), Arc::new([broken]), None, Arc::new([]));
+        assert!(matches!(outcome, Err(StartError::System(e)) if e.to_string().contains("no seat on shard")));
+    }
 
     /// Case 136. Whichever thread the system refuses, the start says so, the threads before it have ended and the
     /// address is free; the next start is as any other.

@@ -13,7 +13,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -24,6 +23,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::clock::SystemClock;
 use crate::base::error::{Detail, Error, ErrorKind, Stage, Violation};
+use crate::base::panic::{caught, dropped};
 use crate::base::time::Clock;
 use crate::engine::here;
 use crate::policy::bridge::{
@@ -285,14 +285,14 @@ impl<J, R> Core<J, R> {
         // A token may stand for a job that was withdrawn.
         for () in submitted {
             let Some((id, job)) = self.begin() else { continue };
-            let end = catch_unwind(AssertUnwindSafe(|| worker.get_or_insert_with(|| factory(n))(job)));
-            let result = end.map_err(|panic| {
-                // What it left behind is not to be trusted.
-                worker = None;
-                self.panicked(&*panic)
+            let result = caught(|| worker.get_or_insert_with(|| factory(n))(job)).map_err(|panic| {
+                // What it left behind is not to be trusted. Whatever its last word is, the job has had its end.
+                let _ = dropped(worker.take());
+                self.panicked(panic)
             });
             self.finish(id, result);
         }
+        let _ = dropped(worker);
     }
 
     fn begin(&self) -> Option<(JobId, J)> {
@@ -314,7 +314,8 @@ impl<J, R> Core<J, R> {
         let woken = state.granted();
         drop(state);
         waker.into_iter().chain(woken).for_each(Waker::wake);
-        drop(unwanted);
+        // Nobody would hear of a last word.
+        let _ = dropped(unwanted);
     }
 
     /// The result of a job, if it is done.
@@ -372,10 +373,7 @@ impl<J, R> Core<J, R> {
         Error::new(ErrorKind::ShuttingDown, Detail::None).with(|n| n.target = Some(self.name.clone()))
     }
 
-    fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Error {
-        let said = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-        let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
-        let text = said.unwrap_or_else(|| "a panic without words".into());
+    fn panicked(&self, text: String) -> Error {
         let error = Error::new(ErrorKind::Internal, Detail::HandlerPanicked).with_text(text);
         error.with(|n| n.target = Some(self.name.clone()))
     }
@@ -456,10 +454,12 @@ impl<J, R> BridgeTask<J, R> {
     }
 
     /// Sleeps until the result has come, at most for `timeout`; then the job is abandoned and the end is
-    /// `DeadlineExceeded`. On a thread of the runtime it ends at once in `InvalidOperation`.
+    /// `DeadlineExceeded`. On a thread of the runtime, which may not block, a result that has not come is
+    /// abandoned at once, and the end is `InvalidOperation`.
     pub fn wait(mut self, timeout: Duration) -> Result<(R, JobTimes), Error> {
         if here::is_runtime_thread() {
-            return Err(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard));
+            let refused = || Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard);
+            return self.try_take().unwrap_or_else(|| Err(refused()));
         }
         let begin = self.core.clock.now();
         let end = begin.after(timeout);
@@ -521,22 +521,10 @@ mod tests {
 
     use super::*;
     use crate::policy::bridge::BridgeTime;
+    use crate::runtime::watchdog::watch;
 
     /// Longer than the watchdog lets any test be: a wait that only its deadline ends must fail.
     const LONG: Duration = Duration::from_secs(3600);
-
-    /// Ends the process if the test that holds it is not over in time.
-    fn watch() -> mpsc::Sender<()> {
-        let name = thread::current().name().unwrap_or("a test").to_owned();
-        let (over, ended) = mpsc::channel();
-        thread::spawn(move || {
-            if ended.recv_timeout(Duration::from_secs(90)) == Err(mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: {name} is not over");
-                std::process::abort();
-            }
-        });
-        over
-    }
 
     fn limits(jobs: u32, waiters: u32) -> BridgeLimits {
         BridgeLimits { jobs, bytes: 1 << 20, waiters }
@@ -602,6 +590,57 @@ mod tests {
         assert_eq!(good.wait(LONG).unwrap().0, 2);
     }
 
+    /// Panics where it is dropped, unless its thread is panicking already.
+    struct LastWord;
+
+    impl Drop for LastWord {
+        fn drop(&mut self) {
+            assert!(thread::panicking(), "a last word");
+        }
+    }
+
+    #[test]
+    fn a_worker_whose_drop_panics_costs_its_own_job_alone() {
+        let _watchdog = watch();
+        let make = |_| {
+            let of_worker = LastWord;
+            move |n: u32| {
+                let _of_worker = &of_worker;
+                assert_ne!(n, 13, "thirteen");
+                n + 1
+            }
+        };
+        let bridge = Bridge::start("last", ["a", "b"], 1, limits(1, 0), &mut Ledger::new(), make).unwrap();
+        for _ in 0..2 {
+            let bad = bridge.try_permit(1).unwrap().submit(13).wait(LONG).unwrap_err();
+            assert!(bad.to_string().contains("thirteen"), "{bad}");
+            assert_eq!(bridge.try_permit(1).unwrap().submit(1).wait(LONG).unwrap().0, 2);
+        }
+        assert_eq!(bridge.shutdown(LONG).held(), 0);
+    }
+
+    #[test]
+    fn a_result_that_nobody_wants_may_panic_where_it_is_dropped() {
+        let _watchdog = watch();
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Lock::new(wait));
+        let make = move |_| {
+            let wait = wait.clone();
+            move |()| {
+                wait.lock().recv().unwrap();
+                Some(LastWord)
+            }
+        };
+        let bridge = Bridge::start("last", ["a", "b"], 1, limits(1, 0), &mut Ledger::new(), make).unwrap();
+        for _ in 0..2 {
+            let task = bridge.try_permit(1).unwrap().submit(());
+            until(|| bridge.snapshot().running == 1);
+            drop(task);
+            go.send(()).unwrap();
+            until(|| bridge.snapshot().held() == 0);
+        }
+    }
+
     #[test]
     fn full_is_refused_with_the_numbers_and_a_wait_ends() {
         let _watchdog = watch();
@@ -665,6 +704,21 @@ mod tests {
         assert_eq!(left.running + left.queued, 1, "it hangs, and the shutdown says so");
         go.send(()).unwrap();
         assert_eq!(task.wait(LONG).unwrap().0, 2);
+    }
+
+    #[test]
+    fn a_thread_that_may_not_block_gets_what_there_is() {
+        let _watchdog = watch();
+        let (bridge, go) = stuck(2, 0);
+        let done = bridge.try_permit(1).unwrap().submit(1);
+        go.send(()).unwrap();
+        until(|| bridge.snapshot().done == 1);
+        let not_yet = bridge.try_permit(1).unwrap().submit(2);
+        here::enter_runtime();
+        assert_eq!(done.wait(LONG).unwrap().0, 2);
+        assert_eq!(not_yet.wait(LONG).unwrap_err().detail(), Detail::WaitOnShard);
+        go.send(()).unwrap();
+        until(|| bridge.snapshot().held() == 0);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use mio::net::TcpListener;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token};
 
-use super::resolver::Resolver;
+use super::resolver::{Found, Resolver};
 use super::shard::WAKE;
 use super::tcp::Tcp;
 use crate::base::time::Instant;
@@ -31,6 +31,12 @@ const WRITES: Token = Token(usize::MAX - 1);
 /// How long accepting rests after the system refused a connection for want of a resource.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
+/// A connection on its way, and where to turn to if nobody is there; the next one last.
+struct Dialling {
+    tcp: Arc<Tcp>,
+    rest: Vec<SocketAddr>,
+}
+
 /// The completion thread about to run.
 pub struct CompletionLoop {
     engine: CompletionEngine,
@@ -46,7 +52,7 @@ pub struct CompletionLoop {
     accepting: Vec<usize>,
     rest_until: Instant,
     resolver: Resolver,
-    dialling: HashMap<ConnKey, Arc<Tcp>>,
+    dialling: HashMap<ConnKey, Dialling>,
     ready: Vec<(ConnKey, bool, bool, bool)>,
 }
 
@@ -87,6 +93,8 @@ impl CompletionLoop {
         loop {
             let now = self.shared.clock.now();
             self.accept(now);
+            // What the engine gave up meanwhile is not dialled.
+            self.act();
             while let Some((conn, found)) = self.resolver.answer() {
                 self.dial(conn, found);
             }
@@ -148,13 +156,18 @@ impl CompletionLoop {
             self.look_for_writable()?;
         }
         for (key, readable, writable, ended) in std::mem::take(&mut self.ready) {
-            if let Some(tcp) = self.dialling.get(&key) {
-                match tcp.connected() {
+            if let Some(dialling) = self.dialling.get(&key) {
+                match dialling.tcp.connected() {
                     None => continue,
                     Some(outcome) => {
-                        let tcp = self.dialling.remove(&key);
-                        let outcome = outcome.and(tcp.ok_or_else(|| io::ErrorKind::NotConnected.into()));
-                        self.engine.handle_connected(key, outcome.map(|tcp| tcp as Arc<dyn Transport>));
+                        let Some(Dialling { tcp, rest }) = self.dialling.remove(&key) else { continue };
+                        match outcome {
+                            Ok(()) => self.engine.handle_connected(key, Ok(tcp)),
+                            Err(e) => {
+                                tcp.deregister(self.poll.registry());
+                                self.dial_rest(key, rest, e);
+                            }
+                        }
                     }
                 }
             } else {
@@ -227,8 +240,8 @@ impl CompletionLoop {
     fn act(&mut self) {
         while let Some(action) = self.engine.poll_action() {
             match action {
-                CompletionAction::Dial { conn, to } => {
-                    if let Some(found) = self.resolver.look_up(conn, to) {
+                CompletionAction::Dial { conn, to, failed } => {
+                    if let Some(found) = self.resolver.look_up(conn, to, failed) {
                         self.dial(conn, found);
                     }
                 }
@@ -249,7 +262,8 @@ impl CompletionLoop {
                     }
                 }
                 CompletionAction::Forget { conn } => {
-                    if let Some(tcp) = self.dialling.remove(&conn) {
+                    self.resolver.forget(conn);
+                    if let Some(Dialling { tcp, .. }) = self.dialling.remove(&conn) {
                         tcp.deregister(self.poll.registry());
                     }
                 }
@@ -265,17 +279,30 @@ impl CompletionLoop {
         }
     }
 
-    fn dial(&mut self, conn: ConnKey, found: io::Result<SocketAddr>) {
-        let dialled = found.and_then(|addr| Tcp::connect(addr, &self.shared.plan)).and_then(|tcp| {
-            tcp.register(self.poll.registry(), token(conn))?;
-            Ok(Arc::new(tcp))
-        });
-        match dialled {
-            Ok(tcp) => {
-                self.dialling.insert(conn, tcp);
-            }
+    fn dial(&mut self, conn: ConnKey, found: Found) {
+        match found {
+            Ok(rest) => self.dial_rest(conn, rest, io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
             Err(e) => self.engine.handle_connected(conn, Err(e)),
         }
+    }
+
+    /// Tries the addresses from the last on; the attempt ends with `last`, or what the last of them says, if none
+    /// is left.
+    fn dial_rest(&mut self, conn: ConnKey, mut rest: Vec<SocketAddr>, mut last: io::Error) {
+        while let Some(addr) = rest.pop() {
+            let tcp = Tcp::connect(addr, &self.shared.plan).and_then(|tcp| {
+                tcp.register(self.poll.registry(), token(conn))?;
+                Ok(Arc::new(tcp))
+            });
+            match tcp {
+                Ok(tcp) => {
+                    self.dialling.insert(conn, Dialling { tcp, rest });
+                    return;
+                }
+                Err(e) => last = e,
+            }
+        }
+        self.engine.handle_connected(conn, Err(last));
     }
 
     fn log_panics(&self) {
@@ -297,4 +324,82 @@ fn token(key: ConnKey) -> Token {
 
 fn key(token: Token) -> ConnKey {
     ConnKey { index: token.0 as u32, generation: (token.0 >> 32) as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener as Listener;
+    use std::thread;
+
+    use mio::Waker;
+
+    use super::*;
+    use crate::engine::shared::Receivers;
+    use crate::plan::{ConnectPlan, Endpoint, HostPlan};
+    use crate::runtime::clock::SystemClock;
+    use crate::runtime::watchdog::watch;
+
+    fn connect(host: &str, port: u16) -> ConnectPlan {
+        ConnectPlan { addr: Endpoint::Name(host.into(), port), name: None, links: 1, pull: false }
+    }
+
+    /// A completion thread that dials `connects` and finds names with `find`, and what ends it.
+    fn start(
+        connects: Vec<ConnectPlan>,
+        find: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
+    ) -> impl FnOnce() {
+        let poll = Poll::new().unwrap();
+        let waker = Waker::new(poll.registry(), WAKE).unwrap();
+        let wake = Arc::new(WakeCell::new(move || waker.wake().unwrap()));
+        let plan = Arc::new(HostPlan { connects, ..HostPlan::defaults("here", 1) });
+        let wakes = vec![Arc::new(WakeCell::new(|| {})), wake.clone()];
+        let (shared, Receivers { completion, .. }) = HostShared::new(plan, Arc::new(SystemClock::start()), wakes);
+        let of_thread = shared.clone();
+        let running = thread::spawn(move || {
+            let engine = CompletionEngine::new(of_thread.clone(), completion, 1);
+            let mut completion = CompletionLoop::new(engine, of_thread, poll, wake.clone(), Vec::new()).unwrap();
+            completion.resolver = Resolver::with(wake, find);
+            completion.run().unwrap();
+        });
+        move || {
+            shared.stop_threads();
+            running.join().unwrap();
+        }
+    }
+
+    /// Both lanes of a link come to the address of a name where somebody listens, in the first attempt, whatever
+    /// stands before it.
+    #[test]
+    fn every_address_of_a_name_is_tried() {
+        let _watchdog = watch();
+        let there = Listener::bind("127.0.0.1:0").unwrap();
+        let addr = there.local_addr().unwrap();
+        // The same port of another address, where nobody is.
+        let dead = SocketAddr::from(([127, 0, 0, 2], addr.port()));
+        let stop = start(vec![connect("both", addr.port())], move |_, _| Ok(vec![dead, addr]));
+        let lanes = [there.accept().unwrap(), there.accept().unwrap()];
+        stop();
+        drop(lanes);
+    }
+
+    /// Names whose lookup does not come back hold nobody else.
+    #[test]
+    fn a_dead_name_holds_no_other() {
+        let _watchdog = watch();
+        let there = Listener::bind("127.0.0.1:0").unwrap();
+        let addr = there.local_addr().unwrap();
+        let ((hold, held), (begin, begun)) = (crossbeam_channel::bounded::<()>(0), crossbeam_channel::bounded(1));
+        let stop = start(vec![connect("dead", 1), connect("live", addr.port())], move |host, _| {
+            // In this order, whichever is asked for first; that of the dead one ends when the test does.
+            if host == "dead" {
+                let _ = (begin.try_send(()), held.recv());
+            } else {
+                begun.recv().unwrap();
+            }
+            Ok(vec![addr])
+        });
+        let lanes = [there.accept().unwrap(), there.accept().unwrap()];
+        stop();
+        drop((hold, lanes));
+    }
 }

@@ -16,3 +16,5 @@ pub mod resolver;
 pub mod seat;
 pub mod shard;
 pub mod tcp;
+#[cfg(test)]
+pub mod watchdog;

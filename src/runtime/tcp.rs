@@ -79,16 +79,8 @@ impl Tcp {
 
     /// Starts a connection; it is up when the socket becomes writable without an error.
     pub fn connect(to: SocketAddr, plan: &HostPlan) -> io::Result<Tcp> {
-        let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_nonblocking(true)?;
-        match socket.connect(&to.into()) {
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            #[cfg(unix)]
-            Err(e) if e.raw_os_error() == Some(IN_PROGRESS) => {}
-            Err(e) => return Err(e),
-        }
-        Tcp::new(socket.into(), plan)
+        let started = mio::net::TcpStream::connect(to)?;
+        Tcp::new(started.into(), plan)
     }
 
     /// How a connection that was started has come out; `None`: not yet.
@@ -120,11 +112,6 @@ impl Tcp {
         let _ = registry.deregister(&mut SourceFd(&self.fd()));
     }
 }
-
-/// `EINPROGRESS` of Linux; elsewhere std maps it to `WouldBlock` or the number differs and the
-/// dial is tried again.
-#[cfg(unix)]
-const IN_PROGRESS: i32 = 115;
 
 impl Transport for Tcp {
     #[inline]

@@ -1,6 +1,7 @@
 //! One send per member, each under its own ceiling.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use afflux::{ByteSize, Detail, Host, Hwm, Lane};
 use bytes::Bytes;
 
 use crate::support::proxy::Proxy;
-use crate::support::{address, block_on, server, small, told, until, watch};
+use crate::support::{address, asked, block_on, client_of, server, small, told, until, watch};
 
 const LONG: Duration = Duration::from_secs(80);
 
@@ -100,4 +101,38 @@ fn a_slow_member_holds_nobody_else() {
     until(|| host.status().waiting <= 1);
     proxy.thaw(Lane::Application);
     assert!(waiting.wait().is_complete());
+}
+
+/// On a thread of the runtime nothing is sent by a wait, and what was started before is cancelled; either way every
+/// payload comes back.
+#[test]
+fn a_shard_that_would_wait_sends_nothing() {
+    let _dog = watch();
+    let (tell, heard) = channel();
+    let member = server("member").channel("news", told(move |m, _| tell.send(m.into_payload()).unwrap()));
+    let member = member.start().unwrap();
+    let host = Arc::new(client_of(&member));
+    let inner = host.clone();
+    let outer = server("outer")
+        .channel(
+            "block",
+            asked(move |request, cx| {
+                let told = inner.client().channel("news").multicast("", "never").wait();
+                assert_eq!(told.members.len(), 1);
+                for (node, end) in told.members {
+                    let error = end.unwrap_err();
+                    assert_eq!((&*node, error.error().detail()), ("member", Detail::WaitOnShard));
+                    assert_eq!(error.into_payload(), "never");
+                }
+                // An end that there was already is the end.
+                assert!(inner.client().channel("news").multicast("", "once").submit().wait().is_complete());
+                request.reply(cx, "done");
+            }),
+        )
+        .start()
+        .unwrap();
+    assert_eq!(client_of(&outer).client().channel("block").request("", "").wait().unwrap(), "done");
+    assert_eq!(heard.recv().unwrap(), "once");
+    host.client().channel("news").send("", "last").wait().unwrap();
+    assert_eq!(heard.recv().unwrap(), "last", "nothing else was sent");
 }

@@ -400,7 +400,7 @@ impl Node {
         let (mut again, _) = engine.turn(self.clock.now());
         while let Some(action) = engine.poll_action() {
             match action {
-                CompletionAction::Dial { conn, to } => {
+                CompletionAction::Dial { conn, to, .. } => {
                     let token = (conn.index, conn.generation);
                     self.dials.push(self.clock.now().0);
                     again = true;

@@ -410,7 +410,7 @@ impl Node {
                 let (again, next) = engine.turn(now);
                 while let Some(action) = engine.poll_action() {
                     match action {
-                        CompletionAction::Dial { conn, to } => {
+                        CompletionAction::Dial { conn, to, .. } => {
                             let token = (conn.index, conn.generation);
                             let transport = net.dial(thread, token, node_of(&to));
                             self.dialling.insert(token, transport);

@@ -43,6 +43,7 @@ impl CompletionEngine {
             name: None,
             slot: 0,
             backoff,
+            failed: 0,
             conns: [None; 2],
             had_outcome: false,
             seen: None,

@@ -13,7 +13,7 @@ use crate::engine::handle::Handle;
 use crate::engine::handler::{Context, Failure, Handler, LocalClient, RemoteResponder, Request};
 use crate::engine::seat::{AsyncSeat, HandlerSeat};
 use crate::flow::target::TargetSpec;
-use crate::pattern::route::{Address, Channel, Member, Routes};
+use crate::pattern::route::{Channel, Member, Named, Routes};
 use crate::plan::{HostPlan, JobsPlan};
 use crate::sync::gate::GateSnapshot;
 use crate::sync::lock::Lock;
@@ -161,9 +161,9 @@ impl Bench {
     }
 
     fn op<K: Terminal>(&self, to: &str, method: &str, payload: impl Into<Bytes>) -> Op<'static, K> {
-        let slot = self.caller.slot(&Address::Channel(to.into()));
+        let (slot, held) = self.caller.slot(Named::Channel(to));
         let lineage = Lineage::default();
-        Op::new(Caller::Owned(self.caller.clone()), slot, method, payload.into(), LONG, lineage)
+        Op::new(Caller::Owned { handle: self.caller.clone(), _held: held }, slot, method, payload.into(), LONG, lineage)
     }
 
     fn ask(&self, method: &str) -> Pending<TwoWay> {

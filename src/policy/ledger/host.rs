@@ -4,10 +4,10 @@
 use super::{Ledger, Reservation, WhenFull};
 use crate::base::unit::{ByteSize, FRAME_OVERHEAD, HEADER_LEN, RECORD_OVERHEAD};
 use crate::plan::{
-    CELL_BYTES, CHANNEL_LIST_BYTES, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, HostPlan, Hwm, INLINE_RECORD_MIN, JOB_BYTES,
-    LARGE_RECORD_BYTES, LINK_STATE_BYTES, METADATA_BYTES, METER_BYTES, QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT,
-    RING_SLOT_BYTES, SESSION_STATE_BYTES, SMALL_REPLY_MAX, STARTED_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTION_TEXT_MAX,
-    SUBSCRIPTIONS_MAX, SlowSubscriber, StreamPlan, TICKET_BYTES,
+    CELL_BYTES, CHANNEL_LIST_BYTES, DESTINATION_BYTES, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, HostPlan, Hwm,
+    INLINE_RECORD_MIN, JOB_BYTES, LARGE_RECORD_BYTES, LINK_STATE_BYTES, METADATA_BYTES, METER_BYTES, QUEUE_CHUNK_BYTES,
+    QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, SESSION_STATE_BYTES, SMALL_REPLY_MAX, STARTED_BYTES, SUBSCRIPTION_BYTES,
+    SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, SlowSubscriber, StreamPlan, TICKET_BYTES,
 };
 use crate::policy::budget::link_marks;
 
@@ -250,6 +250,11 @@ fn overhead(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     ledger.add(of("cells", u64::from(places.cells), CELL_BYTES, "take", Refuse));
     ledger.add(of("tickets", u64::from(places.tickets), TICKET_BYTES, "grant or cancel", Never));
     ledger.add(of("started handlers", u64::from(plan.max_started), STARTED_BYTES, "the handler's end", Wait));
+    let known = u64::from(plan.shards) * u64::from(places.destinations);
+    ledger.add(
+        of("known addresses", known, DESTINATION_BYTES, "an address used later", Never)
+            .expecting(links * DESTINATION_BYTES),
+    );
     ledger.add(of("link state", links, LINK_STATE_BYTES, detach, Refuse));
     ledger.add(of("channel lists of peers", links, CHANNEL_LIST_BYTES, detach, Disconnect).expecting(links * 1024));
     ledger.add(of("properties of peers", links, METADATA_BYTES, detach, Disconnect).expecting(0));
