@@ -156,6 +156,8 @@ enum State {
     Half {
         peer: Box<PeerHello>,
         carry: Vec<u8>,
+        /// When its READY came.
+        read_at: Instant,
     },
     /// The completion lane of this target's link.
     Lane(TargetId),
@@ -780,8 +782,9 @@ impl CompletionEngine {
     }
 
     fn set_half(&mut self, key: ConnKey, peer: PeerHello, carry: Vec<u8>) {
+        let read_at = self.shared.clock.now();
         if let Some(conn) = self.conn(key) {
-            conn.state = State::Half { peer: Box::new(peer), carry };
+            conn.state = State::Half { peer: Box::new(peer), carry, read_at };
         }
     }
 
@@ -894,10 +897,16 @@ impl CompletionEngine {
     }
 
     fn take_half(&mut self, key: ConnKey) -> Option<Half> {
+        let now = self.shared.clock.now();
         let conn = self.conn(key)?;
         let transport = conn.transport.clone()?;
-        let State::Half { peer, carry } = &mut conn.state else { return None };
-        let (native, metadata, carry) = (peer.native.clone()?, peer.metadata.clone(), std::mem::take(carry));
+        let State::Half { peer, carry, read_at } = &mut conn.state else { return None };
+        let (mut native, metadata, carry) = (peer.native.clone()?, peer.metadata.clone(), std::mem::take(carry));
+        // A newcomer may have waited for its partner, or for what becomes of the link before it; meanwhile the
+        // peer's clock went on.
+        if !cfg!(afflux_mutation = "waited_clock_stands") {
+            native.clock_ms = native.clock_ms.wrapping_add(clock_ms(now).wrapping_sub(clock_ms(*read_at)));
+        }
         self.halves.remove(&native.place.link);
         Some(Half { transport, native, metadata, carry })
     }

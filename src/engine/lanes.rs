@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::answer;
+use super::command::CompletionCommand;
 use super::publish::Subscribed;
 use super::shared::HostShared;
 use crate::base::error::ErrorKind;
@@ -204,13 +205,23 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
         match &mut published {
             Some(published) => published.write(&mut held.writer),
             None => {
+                let mut broken;
                 while {
                     let flushed = held.writer.flush(|(), charge| {
                         leave_replies(shared, target, charge);
                         room = true;
                     });
+                    broken = flushed == Flushed::Broken;
                     flushed == Flushed::Empty && stage_waiting(target, &mut held)
                 } {}
+                // The one connection of a stock peer is not read while its queue is full, and its queue is full
+                // while it takes no replies: nobody else would find out.
+                if broken && target.dialect == Dialect::Stock && !cfg!(afflux_mutation = "broken_unheard") {
+                    let (target, link) = (target.clone(), held.writer.link);
+                    let lost = CompletionCommand::Lost { target, link, reason: "it takes no more replies".into() };
+                    // Should the mailbox be full: its next sign of life is written here too.
+                    let _ = shared.completion.command(lost);
+                }
             }
         }
         if room {

@@ -812,7 +812,9 @@ impl HostShared {
     fn after_end(&self, tag: u64, target: Option<&Arc<Target>>, was_waiting: bool) {
         let Some(target) = target else {
             if !was_waiting && tag & TAG_REQUEST != 0 {
+                // Its target is gone; the slot is the host's all the same, and somebody may wait for it.
                 self.slots.leave(0);
+                self.relieve();
             }
             return;
         };

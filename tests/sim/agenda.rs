@@ -64,6 +64,10 @@ pub enum Event {
     Answer(usize),
     /// A handler's future that sleeps goes on.
     Alarm(usize),
+    /// A stock socket looks at its connection, and asks.
+    Stock(usize),
+    /// A thread that was interrupted goes on.
+    Resume(usize),
     /// The next fault.
     Fault,
     /// A host that was killed or shut down starts anew.

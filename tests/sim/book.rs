@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use afflux::base::error::{Detail, RequestError, SendError};
+use afflux::base::error::{Detail, ErrorKind, RequestError, SendError};
+use afflux::engine::multicast::Told;
 use bytes::Bytes;
 
 use super::agenda::{MS, Trace};
@@ -18,6 +19,8 @@ pub enum Kind {
     Request,
     /// A request made by a handler.
     Nested,
+    /// One send to every member of a channel.
+    Multicast,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +51,8 @@ pub struct Op {
     pub reply: u32,
     /// Its caller looks when it pleases him: the end may be heard late.
     pub lazy: bool,
+    /// Its handler asks somebody else first.
+    pub nests: bool,
     /// The connection that took its first byte.
     pub begun: Option<usize>,
     /// A reply to it has gone out.
@@ -63,8 +68,13 @@ pub struct Book {
     pub trace: Trace,
     /// Only where every pair of nodes has one link, an origin's records have one way to a node.
     pub one_way: bool,
+    /// How exactly the hosts that skip expired requests know the time at their peers; `None`: none skips.
+    pub exact: Option<u64>,
     /// An acceptor's next link is a new origin: what it still has of a lost one may come later.
     unordered: BTreeSet<(usize, usize)>,
+    /// What the callers of multicasts were told of their members, and which of these have it.
+    told: BTreeMap<(u32, usize), bool>,
+    have: BTreeSet<(u32, usize)>,
     live: BTreeSet<(u64, u32)>,
     last: BTreeMap<(u32, usize, usize), u32>,
     /// Records that the handlers of a node saw in one of its lives, by sender.
@@ -107,6 +117,7 @@ impl Book {
             parent: None,
             reply: 0,
             lazy: false,
+            nests: false,
             begun: None,
             replied: false,
             delivered: 0,
@@ -160,6 +171,9 @@ impl Book {
         let Some(op) = self.ops.get_mut(at as usize) else {
             return self.faults.push(format!("operation {at}, which nobody made, is on connection {connection}"));
         };
+        if op.kind == Kind::Multicast {
+            return;
+        }
         let before = op.begun.replace(connection);
         let op = *op;
         if let Some(before) = before {
@@ -206,6 +220,26 @@ impl Book {
         self.end(at, end, now);
     }
 
+    /// A multicast is over.
+    pub fn on_told(&mut self, at: u32, told: &Told, now: u64) {
+        for (name, end) in &told.members {
+            let Some(node) = name.strip_prefix('n').and_then(|n| n.parse().ok()) else { continue };
+            if self.told.insert((at, node), end.is_ok()).is_some() {
+                self.faults.push(format!("multicast {at} names node {node} twice"));
+            }
+            if end.is_err() && self.have.contains(&(at, node)) {
+                self.faults.push(format!("multicast {at} gave the payload for node {node} back, which has it"));
+            }
+        }
+        self.end(at, End::Accepted, now);
+    }
+
+    /// Members of a multicast for which it was accepted and that do not have it.
+    pub fn untold(&self, at: u32) -> usize {
+        let accepted = self.told.range((at, 0)..=(at, usize::MAX)).filter(|(_, accepted)| **accepted);
+        accepted.filter(|(member, _)| !self.have.contains(member)).count()
+    }
+
     pub fn on_reply(&mut self, at: u32, end: &Result<Bytes, RequestError>, now: u64) {
         let how = match end {
             Ok(reply) => {
@@ -223,12 +257,25 @@ impl Book {
                 }
                 End::Reply
             }
+            Err(e) if self.gave_up_early(at, e, now) => {
+                let op = self.ops[at as usize];
+                self.faults.push(format!("operation {at} was skipped {} us early: {op:?}", (op.deadline - now) / 1000));
+                End::Failed(e.error().detail())
+            }
             Err(e) => match e.clone().unsent_payload().is_some() {
                 true => End::Unsent(e.error().detail()),
                 false => End::Failed(e.error().detail()),
             },
         };
         self.end(at, how, now);
+    }
+
+    /// Whether a host said of a request that its time was up, and it was not.
+    fn gave_up_early(&self, at: u32, e: &RequestError, now: u64) -> bool {
+        let op = &self.ops[at as usize];
+        let told = e.error().kind() == ErrorKind::DeadlineExceeded && e.error().detail() == Detail::ExpiredInQueue;
+        let slack = self.exact.unwrap_or(0);
+        told && op.kind == Kind::Request && !op.nests && now + slack < op.deadline
     }
 
     /// A continuation was dropped with its handler.
@@ -248,10 +295,22 @@ impl Book {
         let op = *op;
         *self.seen.entry((node, life, op.from)).or_default() += 1;
         let mut broken = |what: &str| self.faults.push(format!("operation {at} {what}, at {place:?}: {op:?}"));
-        if op.delivered > 1 {
+        let multicast = op.kind == Kind::Multicast;
+        if if multicast { !self.have.insert((at, node)) } else { op.delivered > 1 } {
             broken("was delivered twice");
         }
-        if request == (op.kind == Kind::Send) {
+        if self.told.get(&(at, node)) == Some(&false) {
+            broken("was delivered after the payload for this member was given back");
+        }
+        // Who let go of it may have died, and its host begun anew with another clock.
+        if let Some(slack) = self.exact
+            && op.kind == Kind::Request
+            && op.end != Some(End::LetGo)
+            && now > op.deadline + slack
+        {
+            broken("was started after its time, where such are skipped");
+        }
+        if request == (multicast || op.kind == Kind::Send) {
             broken("changed its kind");
         }
         if op.to != usize::MAX && op.to != node {

@@ -10,17 +10,20 @@
 //! ```
 //!
 //! AFFLUX_OPS=n makes each seed's run so many operations long. The same seed gives the same run. A
-//! failure prints its seed and the options drawn from it.
+//! failure prints its seed, the options drawn from it and the event after which it was found; no seed is
+//! begun after it, except in a run for so many minutes.
 
 mod agenda;
 mod book;
 mod checkers;
 mod coverage;
+mod interrupt;
 mod net;
 mod node;
 mod script;
 mod stage;
 mod still;
+mod stock;
 mod swarm;
 mod tap;
 mod world;

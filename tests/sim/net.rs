@@ -56,6 +56,8 @@ struct End {
     reset: bool,
     established: bool,
     refused: bool,
+    /// One of the two is a stock socket: nothing here is of the form that the tap reads.
+    stock: bool,
     /// Its keeper is not told when there is something to read.
     quiet: bool,
     tap: Tap,
@@ -182,6 +184,8 @@ impl Net {
         s.ends[end].watchers.push((thread, token));
         (s.ends[end].node, s.ends[end + 1].node) = (thread.node, to);
         s.ends[end + 1].established = true;
+        let stock = thread.node >= s.present.len();
+        (s.ends[end].stock, s.ends[end + 1].stock) = (stock, stock);
         let (there, back) = (s.latency(), s.latency());
         let now = self.clock.ns();
         self.agenda.add(now + there + back, Event::Connected(end, !refused));
@@ -518,7 +522,9 @@ impl Transport for SimTransport {
             bytes.extend_from_slice(&buf[..buf.len().min(rest)]);
         }
         let mut begun = Vec::new();
-        s.ends[end].tap.on_taken(bufs, n, &mut begun);
+        if !s.ends[end].stock {
+            s.ends[end].tap.on_taken(bufs, n, &mut begun);
+        }
         s.begun.extend(begun.into_iter().map(|one| (end / 2, one)));
         let at = self.net.clock.ns() + s.latency();
         let pipe = &mut s.pipes[end];

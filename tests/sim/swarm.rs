@@ -63,6 +63,9 @@ pub struct Swarm {
     /// Mean time between two operations of one of the other callers, and how many it makes at once.
     pub interval_us: u64,
     pub burst: u64,
+    /// Stock sockets, and how many requests each has outstanding at most.
+    pub dealers: usize,
+    pub dealer_window: u64,
     pub timeout_ms: (u64, u64),
     /// The longest that a handler's own request may take.
     pub nested_ms: u64,
@@ -75,6 +78,8 @@ pub struct Swarm {
     /// Requests after which a thread waits and leads.
     pub lead_percent: u64,
     pub try_percent: u64,
+    /// Sends to a channel that go to all of its members.
+    pub multicast_percent: u64,
     pub nest_percent: u64,
     pub keep_percent: u64,
     pub odd_percent: u64,
@@ -89,6 +94,8 @@ pub struct Faults {
     pub freeze: bool,
     pub refuse: bool,
     pub stuck: bool,
+    /// A thread is interrupted while it holds a baton.
+    pub interrupt: bool,
     /// A host dies; its peers hear of it or not.
     pub kill: bool,
     /// A host is shut down in good order.
@@ -97,7 +104,7 @@ pub struct Faults {
 
 impl Faults {
     pub fn any(&self) -> bool {
-        self.cut || self.freeze || self.refuse || self.stuck || self.kill || self.drain
+        self.cut || self.freeze || self.refuse || self.stuck || self.interrupt || self.kill || self.drain
     }
 }
 
@@ -146,6 +153,8 @@ impl Swarm {
             think_us: one_of(r, &[10, 100, 1000]),
             interval_us: one_of(r, &[100, 500, 2000]),
             burst: one_of(r, &[1, 1, 4, 16]),
+            dealers: one_of(r, &[0, 0, 1, 3]) as usize,
+            dealer_window: one_of(r, &[1, 8, 64]),
             timeout_ms: (1 + r.below(20), one_of(r, &[50, 400, 2000])),
             nested_ms: if started_per_shard == 1 { 20 } else { one_of(r, &[20, 200]) },
             hold_us: one_of(r, &[50, 500, 5000, 20_000]),
@@ -155,6 +164,7 @@ impl Swarm {
             lead_percent: [0, 20, 60][(seed / 2 % 3) as usize],
             give_up_percent: one_of(r, &[0, 2, 10]),
             try_percent: one_of(r, &[0, 10]),
+            multicast_percent: one_of(r, &[0, 20]),
             nest_percent: one_of(r, &[0, 10, 30]),
             keep_percent: one_of(r, &[10, 50]),
             odd_percent: one_of(r, &[0, 3]),
@@ -164,6 +174,7 @@ impl Swarm {
                 freeze: r.below(2) == 0,
                 refuse: r.below(2) == 0,
                 stuck: r.below(2) == 0,
+                interrupt: r.below(2) == 0,
                 kill: r.below(4) == 0,
                 drain: r.below(4) == 0,
             },
@@ -172,11 +183,13 @@ impl Swarm {
             budget: one_of(r, &[0, 0, 0, 128 << 10, 512 << 10]),
             shards,
         };
-        // Every fourth run is driven into a corner that chance alone finds rarely.
+        // Six runs of sixteen are driven into a corner that chance alone finds rarely.
         match seed % 16 {
             3 | 11 => swarm.under_pressure(r),
             7 => swarm.slow_readers(r),
             15 => swarm.crowded(r),
+            5 => swarm.moving_marks(r),
+            13 => swarm.hot(r),
             _ => {}
         }
         swarm
@@ -198,6 +211,24 @@ impl Swarm {
         (self.large_percent, self.request_percent, self.lazy_percent) = (15, 90, 60);
         (self.faults.cut, self.faults.freeze, self.faults.interval_us) = (true, true, 20_000);
         self.reply_hold = self.max_message + 1024;
+    }
+
+    /// A budget for few links, of which there are many; thin connections, so that queues hold what is allowed.
+    fn moving_marks(&mut self, r: &mut Rng) {
+        (self.budget, self.max_message, self.pipe) = (one_of(r, &[384 << 10, 512 << 10]), 4 << 10, 700);
+        (self.large_percent, self.request_percent, self.dealers, self.links) = (40, 20, 3, 2);
+        (self.closed_percent, self.interval_us, self.burst, self.callers) = (0, 100, 16, 9);
+        (self.room_ops, self.jobs) = (1024, self.jobs.max(16));
+        (self.faults.cut, self.faults.freeze, self.faults.interval_us) = (true, true, 3_000);
+    }
+
+    /// Handlers that do not finish, a few jobs, and targets that may have only some of them.
+    fn hot(&mut self, r: &mut Rng) {
+        (self.jobs, self.job_share_percent) = (one_of(r, &[5, 16]) as u32, one_of(r, &[20, 50]));
+        (self.started_per_shard, self.keep_percent, self.hold_us, self.request_percent) = (1, 50, 5_000, 90);
+        (self.receive_mark, self.owned, self.reply_per_peer) = (16 << 10, 16 << 20, 1 << 20);
+        (self.closed_percent, self.window, self.callers) = (100, 16, 9);
+        (self.request_slots, self.requests_per_peer) = (1024, 1024);
     }
 
     /// A small room that handlers and callers fill.

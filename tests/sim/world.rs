@@ -13,19 +13,24 @@ use afflux::base::rng::Rng;
 use afflux::base::time::Instant;
 use afflux::engine::call::{OneWay, Pending, TwoWay};
 use afflux::engine::lead::{self, Leader};
-use afflux::engine::shared::Life;
+use afflux::engine::multicast::Multicast;
+use afflux::engine::shared::{HostShared, Life, TAG_FINDING, TAG_REPLY, TAG_REQUEST};
+use afflux::flow::target::Target;
+use afflux::sync::cell::CellState;
 use afflux::sync::gate::Pressure;
-use afflux::{Channel, Client};
+use afflux::{Channel, Client, Lane};
 
 use super::agenda::{Agenda, Event, MS, Thread, Trace, US, VirtualClock};
-use super::book::{Book, End, Kind};
+use super::book::{Book, End, Kind, Op};
 use super::checkers::{Circumstances, check_losses, check_node, not_at_rest};
-use super::coverage::Coverage;
+use super::coverage::{Coverage, GIVEN_UP};
+use super::interrupt::Interrupted;
 use super::net::{LaneOf, Net, Shape};
 use super::node::{Node, Woken};
-use super::script::Script;
+use super::script::{Act, Script};
 use super::stage::{Stage, seats};
 use super::still::check_still;
+use super::stock::{Dealer, Heard};
 use super::swarm::{Swarm, name, one_of};
 use super::tap::Begun;
 
@@ -34,6 +39,12 @@ const REST: u64 = 60_000 * MS;
 
 /// The longest that a caller takes to look at what has ended.
 const LAZY: u64 = 100 * MS;
+
+/// How late or early a request may be skipped, beside what its link takes.
+const EXACT: u64 = 5 * MS;
+
+/// A stock socket on whose connection nothing comes for so many heartbeats gives it up.
+const SILENT_BEATS: u64 = 8;
 
 /// How long a caller rests after an operation that did not go out.
 const AFTER_FAILURE: u64 = 20 * MS;
@@ -57,6 +68,7 @@ struct Caller {
 enum Started {
     Send(Pending<OneWay>),
     Request(Pending<TwoWay>),
+    Multicast(Multicast),
 }
 
 struct Wakes(Mutex<Vec<u32>>);
@@ -138,6 +150,10 @@ pub struct World {
     made: usize,
     started: BTreeMap<u32, (usize, Started)>,
     wakes: Arc<Wakes>,
+    dealers: Vec<Dealer>,
+    /// Threads that hold a baton and do not go on, by the number of the interruption.
+    interrupted: BTreeMap<usize, Interrupted>,
+    interruptions: usize,
     draining: Vec<Draining>,
     leading: Vec<Leading>,
     load_over: Option<u64>,
@@ -168,7 +184,15 @@ impl World {
             Shape { capacity: swarm.pipe, latency_min: swarm.latency_us.0 * US, latency_max: swarm.latency_us.1 * US };
         let net = Net::new(clock.clone(), agenda.clone(), rng.bits(), shape, swarm.nodes);
         let stage = Stage::new(clock.clone(), agenda.clone(), swarm.clone(), seed);
-        stage.book.lock().unwrap().one_way = swarm.links == 1;
+        {
+            let book = &mut *stage.book.lock().unwrap();
+            book.one_way = swarm.links == 1;
+            // A clock is known as exactly as half a round trip, in whole milliseconds. That is little unless
+            // connections freeze, or replies stand before the PINGs.
+            let exact = 2 * swarm.latency_us.1 * US + EXACT;
+            let prompt = !swarm.faults.freeze && swarm.pipe > 16 << 10 && swarm.reply_per_peer <= 16 << 10;
+            book.exact = (swarm.skip_expired && prompt).then_some(exact);
+        }
         let mut world = World {
             clock,
             agenda,
@@ -181,6 +205,9 @@ impl World {
             made: 0,
             started: BTreeMap::new(),
             wakes: Arc::new(Wakes(Mutex::new(Vec::new()))),
+            dealers: Vec::new(),
+            interrupted: BTreeMap::new(),
+            interruptions: 0,
             draining: Vec::new(),
             leading: Vec::new(),
             load_over: None,
@@ -232,6 +259,11 @@ impl World {
             let when = if self.rng.below(3) == 0 { 0 } else { 5 * MS } + self.rng.below(5 * MS);
             (0..self.callers[i].window.unwrap_or(1)).for_each(|_| self.agenda.add(when, Event::Call(i)));
         }
+        for i in 0..self.swarm.dealers {
+            let host = self.rng.below(self.nodes.len() as u64) as usize;
+            self.dealers.push(Dealer::new(self.nodes.len() + i, host));
+            self.agenda.add(self.rng.below(5 * MS), Event::Stock(i));
+        }
         if self.swarm.faults.any() {
             self.agenda.add(self.rng.below(2 * self.swarm.faults.interval_us * US), Event::Fault);
         }
@@ -261,8 +293,13 @@ impl World {
                 }
             }
             if !book.faults.is_empty() {
+                book.fault(format!("(found {} us after the beginning, after {event:?})", now / US));
                 break;
             }
+        }
+        self.resume(None);
+        if self.stage.book.lock().unwrap().exact.is_some() {
+            self.coverage.add("requests are skipped exactly", 1);
         }
         self.finish();
         let book = &mut *self.stage.book.lock().unwrap();
@@ -284,7 +321,7 @@ impl World {
             Event::Call(caller) => one(self.callers[caller].node),
             Event::Lead(at) => one(self.leading[at].node),
             Event::Deliver(_) | Event::Acknowledge(..) | Event::Reset(_) => 0..0,
-            Event::Connected(..) | Event::Arrive(..) => 0..0,
+            Event::Connected(..) | Event::Arrive(..) | Event::Stock(_) => 0..0,
             _ => 0..self.nodes.len(),
         }
     }
@@ -304,6 +341,12 @@ impl World {
             Event::Lead(at) => self.go_on_leading(at, now),
             Event::Answer(at) => self.stage.answer(at),
             Event::Alarm(at) => self.stage.ring(at),
+            Event::Stock(dealer) => self.stock(dealer, now),
+            Event::Resume(number) => {
+                if let Some(thread) = self.interrupted.remove(&number) {
+                    thread.end();
+                }
+            }
             Event::Fault => self.inject(now),
             Event::Restart(node) => self.restart(node, now),
             Event::Drain(node) => self.drain(node, now),
@@ -357,6 +400,10 @@ impl World {
             }
             for (threads, by_waker) in [(woken, true), (stirred, false)] {
                 for thread in threads {
+                    if let Some(dealer) = thread.node.checked_sub(self.nodes.len()) {
+                        self.agenda.add(now + self.rng.below(20 * US), Event::Stock(dealer));
+                        continue;
+                    }
                     let node = &mut self.nodes[thread.node];
                     if node.life == thread.life {
                         let when = now + self.rng.below(20 * US);
@@ -389,6 +436,15 @@ impl World {
                 Poll::Pending => false,
                 Poll::Ready(end) => {
                     self.stage.book.lock().unwrap().on_send(op, &end, now);
+                    true
+                }
+            },
+            Some((_, Started::Multicast(sends))) => match Pin::new(sends).poll(cx) {
+                Poll::Pending => false,
+                Poll::Ready(told) => {
+                    self.coverage.see("multicast accepted for all", told.accepted() > 1 && told.is_complete());
+                    self.coverage.see("multicast accepted for some", told.accepted() > 0 && !told.is_complete());
+                    self.stage.book.lock().unwrap().on_told(op, &told, now);
                     true
                 }
             },
@@ -453,7 +509,12 @@ impl World {
         let request = caller.slow || r.below(100) < swarm.request_percent;
         let timeout = Duration::from_millis(swarm.timeout_ms.0 + r.below(swarm.timeout_ms.1));
         let to = caller.to.unwrap_or(usize::MAX);
-        let kind = if request { Kind::Request } else { Kind::Send };
+        let all = !request && caller.to.is_none() && r.below(100) < swarm.multicast_percent;
+        let kind = match request {
+            true => Kind::Request,
+            false if all => Kind::Multicast,
+            false => Kind::Send,
+        };
         let reply = swarm.len(r) as u32;
         let op = {
             let book = &mut *self.stage.book.lock().unwrap();
@@ -463,22 +524,20 @@ impl World {
             book.ops[op as usize].lazy = r.below(100) < swarm.lazy_percent;
             op
         };
-        let script = Script {
-            op,
-            act: swarm.act(r),
-            reply,
-            hold_us: r.below(swarm.hold_us) as u32,
-            next: r.below(swarm.nodes as u64) as u8,
-        };
+        let act = swarm.act(r);
+        self.stage.book.lock().unwrap().ops[op as usize].nests = act == Act::Nest;
+        let script =
+            Script { op, act, reply, hold_us: r.below(swarm.hold_us) as u32, next: r.below(swarm.nodes as u64) as u8 };
         let payload = script.encode(swarm.len(r));
         caller.outstanding += u64::from(caller.window.is_some());
-        if !request && r.below(100) < swarm.try_percent {
+        if !request && !all && r.below(100) < swarm.try_percent {
             let end = caller.channel.try_send("try", payload);
             self.stage.book.lock().unwrap().on_send(op, &end, now);
             return self.ended(at, op, now);
         }
         let started = match request {
             true => Started::Request(caller.channel.request("ask", payload).timeout(timeout).submit()),
+            false if all => Started::Multicast(caller.channel.multicast("all", payload).timeout(timeout).submit()),
             false => Started::Send(caller.channel.send("tell", payload).timeout(timeout).submit()),
         };
         let leads = request && swarm.lead_percent > 0 && r.below(100) < swarm.lead_percent;
@@ -488,10 +547,34 @@ impl World {
         }
         let (r, swarm) = (&mut self.rng, &self.swarm);
         if r.below(100) < swarm.give_up_percent {
-            let when = now + r.below(timeout.as_nanos() as u64 / 4);
+            // Some soon, while it looks for its target or has not gone out yet.
+            let soon = if r.below(2) == 0 { MS } else { timeout.as_nanos() as u64 / 4 };
+            let when = now + r.below(soon);
             self.agenda.add(when, Event::GiveUp(op as usize));
         }
         self.poll(op, now);
+    }
+
+    /// How far an operation has come, as a name of what is given up now.
+    fn stage_of(&self, op: u32) -> &'static str {
+        let op_of = |payload: &[u8]| Script::decode(payload).op;
+        let Op { from, begun, delivered, replied, .. } = self.stage.book.lock().unwrap().ops[op as usize];
+        let shared: &HostShared = &self.nodes[from].shared;
+        let mut waits = None;
+        shared.cells.scan(|id, state, tag| {
+            let is_it = || shared.cells.with_waiting(id, |waiting| op_of(&waiting.record.payload) == op) == Some(true);
+            if state == CellState::Waiting && tag & TAG_REPLY == 0 && is_it() {
+                waits = Some(tag & !TAG_REQUEST);
+            }
+        });
+        match waits {
+            Some(TAG_FINDING) => GIVEN_UP[0],
+            Some(_) => GIVEN_UP[1],
+            None if delivered > 0 && replied => GIVEN_UP[5],
+            None if delivered > 0 => GIVEN_UP[4],
+            None if begun.is_some() => GIVEN_UP[3],
+            None => GIVEN_UP[2],
+        }
     }
 
     /// The caller's thread waits, and may lead a lane on which something is owed.
@@ -550,6 +633,8 @@ impl World {
 
     fn give_up(&mut self, op: u32, now: u64) {
         let Some((caller, started)) = self.started.remove(&op) else { return };
+        let stage = self.stage_of(op);
+        self.coverage.add(stage, 1);
         let how = self.rng.below(3);
         let back = match (how, started) {
             (0, Started::Send(pending)) => pending.cancel(),
@@ -576,6 +661,100 @@ impl World {
         self.ended(caller, op, now);
     }
 
+    /// A stock socket looks at its connection, and asks if it may.
+    fn stock(&mut self, at: usize, now: u64) {
+        let silent = SILENT_BEATS * self.swarm.heartbeat_ms * MS;
+        let (r, swarm) = (&mut self.rng, &self.swarm);
+        let dealer = &mut self.dealers[at];
+        let book = &mut *self.stage.book.lock().unwrap();
+        if now >= dealer.rests_until && self.load_over.is_none() && r.below(400) == 0 {
+            self.coverage.add("fault: stock socket reads nothing", 1);
+            dealer.rests_until = now + one_of(r, &[MS, 20 * MS, 300 * MS]);
+            self.agenda.add(dealer.rests_until, Event::Stock(at));
+        }
+        for heard in dealer.step(now, silent, &self.net) {
+            match heard {
+                Heard::Nonsense(what) => book.fault(format!("stock socket {} was told {what}", dealer.at)),
+                Heard::Lost(ops) => {
+                    self.coverage.see("stock socket lost its connection with requests", !ops.is_empty());
+                    ops.into_iter().for_each(|op| book.end(op, End::LetGo, now));
+                    book.on_loss(dealer.at, dealer.host);
+                    dealer.redials_at = now + r.below(20 * MS);
+                    self.agenda.add(dealer.redials_at, Event::Stock(at));
+                }
+                Heard::Answer(op, answer) => match (dealer.asked.remove(&op), answer) {
+                    (None, _) => book.fault(format!("stock socket {} did not ask {op}, or was answered", dealer.at)),
+                    (Some(true), Some(_)) => book.fault(format!("operation {op}, which makes no sense, went well")),
+                    (Some(false), Some(payload)) => {
+                        self.coverage.add("stock socket was answered", 1);
+                        book.on_reply(op, &Ok(payload), now);
+                    }
+                    (Some(wrong), None) => {
+                        self.coverage.see("stock socket asked what makes no sense", wrong);
+                        self.coverage.see("stock socket was told of an error", !wrong);
+                        book.end(op, End::Failed(Detail::None), now);
+                    }
+                },
+            }
+        }
+        let mut more = dealer.is_up() && self.load_over.is_none();
+        while more && (dealer.asked.len() as u64) < swarm.dealer_window {
+            self.made += 1;
+            let op = book.begin(Kind::Request, (dealer.at, 0), dealer.host, 500 + at as u32, now, REST / 2);
+            let reply = swarm.len(r) as u32;
+            book.ops[op as usize].reply = reply;
+            let (act, hold_us) = (swarm.act(r), r.below(swarm.hold_us) as u32);
+            let script = Script { op, act, reply, hold_us, next: r.below(swarm.nodes as u64) as u8 };
+            // The sum of its frames counts.
+            let payload = script.encode(swarm.len(r).min(swarm.max_message as usize - 64));
+            match r.below(40) {
+                0 => dealer.ask(op, &[b"svc/ask"], true),
+                1 => dealer.ask(op, &[b"nobody/ask", &payload], true),
+                2..12 => dealer.ask(op, &[b"slow/ask", &payload], false),
+                _ => dealer.ask(op, &[b"svc/ask", &payload], false),
+            }
+            more = r.below(2) == 0;
+            self.agenda.add(now + r.below(2 * swarm.think_us * US), Event::Stock(at));
+        }
+    }
+
+    /// A thread of a host takes a baton and is interrupted.
+    fn interrupt(&mut self, node: usize, now: u64) {
+        let r = &mut self.rng;
+        let up: Vec<Arc<Target>> = {
+            let targets = self.nodes[node].shared.targets.lock();
+            targets.iter().filter(|target| target.is_up()).cloned().collect()
+        };
+        if up.is_empty() {
+            return;
+        }
+        let target = up[r.below(up.len() as u64) as usize].clone();
+        let (lane, what) = match r.below(2) {
+            0 => (Lane::Application, "fault: thread interrupted with the baton of a lane of records"),
+            _ => (Lane::Completion, "fault: thread interrupted with the baton of a lane of replies"),
+        };
+        let time = one_of(r, &[20 * US, 300 * US, 3 * MS, 30 * MS]);
+        let time = 1 + r.below(time);
+        if let Some(thread) = Interrupted::begin(node, self.nodes[node].shared.clone(), target, lane) {
+            self.interruptions += 1;
+            self.interrupted.insert(self.interruptions, thread);
+            self.agenda.add(now + time, Event::Resume(self.interruptions));
+            self.coverage.add(what, 1);
+        }
+    }
+
+    /// Threads that were interrupted go on: those of one host, or all.
+    fn resume(&mut self, node: Option<usize>) {
+        let all = std::mem::take(&mut self.interrupted);
+        for (number, thread) in all {
+            if node.is_none_or(|node| thread.node == node) {
+                thread.end();
+            } else {
+                self.interrupted.insert(number, thread);
+            }
+        }
+    }
+
     fn inject(&mut self, now: u64) {
         if self.load_over.is_some() {
             return;
@@ -585,7 +764,7 @@ impl World {
         let living = self.net.living();
         let some = (!living.is_empty()).then(|| living[r.below(living.len() as u64) as usize]);
         let node = r.below(self.nodes.len() as u64) as usize;
-        match (r.below(20), some) {
+        match (r.below(28), some) {
             (0..5, Some((connection, lane))) if faults.cut => {
                 self.faulty = true;
                 self.net.cut(connection);
@@ -621,6 +800,7 @@ impl World {
                 self.end_node(node, told, now);
             }
             (19, _) if faults.drain && self.nodes[node].serves() => self.begin_drain(node, now),
+            (20.., _) if faults.interrupt && !self.nodes[node].is_over() => self.interrupt(node, now),
             _ => {}
         }
         self.agenda.add(now + self.rng.below(2 * faults.interval_us * US), Event::Fault);
@@ -629,6 +809,7 @@ impl World {
     /// A host is over, and what is left of it goes; it starts anew in a while.
     fn end_node(&mut self, at: usize, told: bool, now: u64) {
         self.faulty = true;
+        self.resume(Some(at));
         self.net.on_death(at, told);
         if !told {
             self.unnoticed = now + 5 * self.swarm.heartbeat_ms * MS;
@@ -667,6 +848,8 @@ impl World {
     fn begin_drain(&mut self, at: usize, now: u64) {
         self.coverage.add("fault: host shut down", 1);
         let node = &self.nodes[at];
+        self.coverage.see("shut down while operations wait for room", node.shared.room.ops() > 0);
+        self.coverage.see("shut down while requests are in flight", node.shared.slots.ops() > 0);
         node.shared.life.set(Life::Draining as u64);
         let until = now + one_of(&mut self.rng, &[0, 5 * MS, 500 * MS]);
         self.draining.push(Draining { node: at, life: node.life, until, before: None });
@@ -731,6 +914,15 @@ impl World {
         if self.made >= self.swarm.ops && self.load_over.is_none() {
             self.load_over = Some(now);
             self.net.heal();
+            self.resume(None);
+        }
+        for at in 0..self.dealers.len() {
+            // Silence is noticed by nobody else.
+            self.agenda.add(now, Event::Stock(at));
+            // Where marks move they leave, so that marks rise again.
+            if self.load_over.is_some() && self.swarm.budget > 0 && self.dealers[at].asked.is_empty() {
+                self.dealers[at].leave(&self.net);
+            }
         }
         if let Some(since) = self.load_over {
             let left: Vec<String> = match outstanding + self.stage.kept() {
