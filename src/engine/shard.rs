@@ -857,10 +857,12 @@ impl ShardEngine {
                 continue;
             };
             // The deadline goes first, whoever is quicker: nobody is told of room after it.
-            if shared.cells.deadline(id).is_some_and(|deadline| self.core.now > deadline)
+            if let Some(deadline) = shared.cells.deadline(id).filter(|deadline| self.core.now > *deadline)
                 && !cfg!(afflux_mutation = "late_admission")
             {
-                shared.expire(id, target.id.0, Some(&target), self.core.now);
+                if shared.expire(id, target.id.0, Some(&target), self.core.now) {
+                    self.latencies.record(Latency::Lateness, self.core.now.since(deadline));
+                }
                 continue;
             }
             if request && !shared.enter_slot(&target) {

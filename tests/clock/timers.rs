@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use afflux::base::id::ShardId;
 use afflux::base::rng::Rng;
-use afflux::engine::command::CompletionCommand;
+use afflux::engine::command::{CompletionCommand, ShardCommand};
 use afflux::{Detail, Lane, Latency, RemoteResponder};
 
 use crate::rig::*;
@@ -50,13 +51,16 @@ fn a_source_that_is_always_ready_keeps_no_deadline_waiting() {
     }
 }
 
+/// How many ended late and the latest, by the timekeeper and by the shard, which may notice first.
 fn lateness(rig: &mut Rig) -> (u64, Duration) {
-    let (tell, heard) = crossbeam_channel::bounded(1);
-    rig.nodes[0].shared.completion.command(CompletionCommand::Histograms(tell)).unwrap();
+    let (tell, heard) = crossbeam_channel::bounded(2);
+    let shared = &rig.nodes[0].shared;
+    shared.completion.command(CompletionCommand::Histograms(tell.clone())).unwrap();
+    shared.port(ShardId(0)).command(ShardCommand::Histograms(tell)).unwrap();
     rig.settle();
-    let set = heard.recv().unwrap();
-    let histogram = set.get(Latency::Lateness);
-    (histogram.len(), Duration::from_nanos(histogram.max()))
+    let sets = [heard.recv().unwrap(), heard.recv().unwrap()];
+    let of = sets.iter().map(|set| set.get(Latency::Lateness));
+    of.fold((0, Duration::ZERO), |(n, most), of| (n + of.len(), most.max(Duration::from_nanos(of.max()))))
 }
 
 /// Case 058. A thousand deadlines on a host of which each turn takes 5 ms: none is later than one turn and one
