@@ -185,20 +185,6 @@ impl Net {
         }
     }
 
-    /// Bytes on their way from `from` to `to` on this lane.
-    pub fn under_way(&self, from: usize, to: usize, lane: Lane) -> usize {
-        let s = self.0.lock().unwrap();
-        let wires = s.wires.iter().filter(|wire| wire.lane == Some(lane));
-        wires
-            .map(|wire| {
-                (0..2)
-                    .filter(|side| (wire.halves[*side].node, wire.halves[1 - side].node) == (from, to))
-                    .map(|side| wire.halves[side].bytes.len())
-                    .sum::<usize>()
-            })
-            .sum()
-    }
-
     /// Connections that nobody has ended.
     pub fn open(&self) -> usize {
         let s = self.0.lock().unwrap();
