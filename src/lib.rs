@@ -38,6 +38,18 @@
 //!
 //! The [`manual`] has chapters on architecture, backpressure, sizing, the wire, options and operations.
 
+/// All planted faults in one build, none of them on: `AFFLUX_MUTATION` names the one of this process. See
+/// `tests/mutations.sh`, which alone builds like this.
+#[cfg(afflux_mutations)]
+macro_rules! cfg {
+    (afflux_mutation = $name:literal) => {
+        $crate::sync::is_planted($name)
+    };
+    ($($other:tt)*) => {
+        ::core::cfg!($($other)*)
+    };
+}
+
 #[doc(hidden)]
 pub mod base;
 #[doc(hidden)]

@@ -10,6 +10,7 @@ pub mod nanos;
 pub mod on_shard;
 pub mod raw;
 pub mod report;
+pub mod subscribers;
 pub mod tasks;
 
 use std::fs;

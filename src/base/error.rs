@@ -99,6 +99,8 @@ pub enum Detail {
     NotConnected,
     /// All members of the channel are draining or have weight 0.
     Draining,
+    /// The node is a client of this host, which only answers it.
+    OnlyClientStarts,
     /// Calls nested deeper than 32.
     CallDepth,
     /// The reply found the host's hold for untaken replies full and was thrown away.
@@ -291,6 +293,7 @@ impl fmt::Display for Error {
             (Detail::Detached, _) => f.write_str("the target went away")?,
             (Detail::NotConnected, _) => f.write_str("not connected")?,
             (Detail::Draining, _) => f.write_str("every member is draining or has weight 0")?,
+            (Detail::OnlyClientStarts, _) => f.write_str("it is a client of this host, which only answers it")?,
             (Detail::MessageTooLarge, _) => f.write_str("the record is larger than MaxMessageSize")?,
             (Detail::WaitOnShard, _) => f.write_str("a thread of the runtime may not block; use then() or await")?,
             (Detail::TokenUsed, _) => f.write_str("this frame was answered before; a reply token works once")?,

@@ -246,8 +246,7 @@ pub fn take_reply(
 ) -> Option<Duration> {
     let id = CellId::from_correlation(record.correlation);
     let tag = TAG_REQUEST | target.id.0;
-    #[cfg(afflux_mutation = "reply_needs_permit")]
-    if shared.gate.snapshot(now).in_use == shared.plan.jobs.limit {
+    if cfg!(afflux_mutation = "reply_needs_permit") && shared.gate.snapshot(now).in_use == shared.plan.jobs.limit {
         return None;
     }
     if shared.cells.tag(id) != Some(tag) {

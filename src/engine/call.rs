@@ -21,6 +21,7 @@ use bytes::Bytes;
 
 use super::handle::{Begun, Handle, Order, Waiter};
 use super::here;
+use super::lead;
 use super::session::SessionOrder;
 use super::shared::{HostShared, Outcome};
 use crate::base::error::{Detail, Error, ErrorKind, RequestError, SendError};
@@ -28,7 +29,7 @@ use crate::base::id::CellId;
 use crate::base::record::{Kind, Method};
 use crate::base::time::{Instant, TIMEOUT_MS_MAX, is_timeout, whole_millis};
 use crate::flow::target::Target;
-use crate::sync::cell::Notify;
+use crate::sync::cell::{CellState, Notify};
 use crate::sync::parker;
 
 /// How an operation reports its end.
@@ -384,6 +385,17 @@ impl<K: Terminal> Pending<K> {
     }
 
     fn sleep(mut self) -> Result<K::Ok, K::Err> {
+        let asked = self.target.clone().filter(|_| matches!(K::KIND, Kind::Request));
+        if let (Some(id), Some(target)) = (self.cell, &asked)
+            && self.shared.cells.state(id) == Some(CellState::Claimed)
+        {
+            lead::wait(&self.shared, target, id, self.deadline);
+            if self.shared.cells.is_live(id) {
+                self.shared.cells.set_notify(id, Notify::Waker(parker::thread_waker()));
+            }
+        }
+        let _follows =
+            asked.as_ref().filter(|_| self.cell.is_some_and(|id| self.shared.cells.is_live(id))).map(lead::follow);
         loop {
             if let Some(end) = self.try_take() {
                 return end;

@@ -169,7 +169,7 @@ impl Untold {
 mod tests {
     use super::*;
     use crate::base::id::TargetId;
-    use crate::flow::target::{Dialect, TargetSpec};
+    use crate::flow::target::{Dialect, Serves, TargetSpec};
 
     fn target(id: u64) -> Arc<Target> {
         Arc::new(Target::new(TargetSpec {
@@ -177,6 +177,7 @@ mod tests {
             owner: ShardId(0),
             dialled: true,
             dialect: Dialect::Native,
+            serves: Serves::Node,
             label: "peer".into(),
             send_mark: 0,
             waiting_ops: 1,

@@ -1,6 +1,6 @@
 //! `CompletionEngine`: all decisions of the completion thread. It listens, dials, does every
 //! handshake, pairs the two connections of a link, and alone decides what is up and what is
-//! retired. It reads every completion lane, tells peers the pressure, sends heartbeats, and is the
+//! retired. It reads every completion lane that no caller leads, tells peers the pressure, sends heartbeats, and is the
 //! timekeeper: it ends operations whose time is up, whoever is stuck. It never runs user code, so
 //! all of this works while every shard is stuck.
 //!
@@ -18,13 +18,16 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use bytes::Bytes;
 use crossbeam_channel::Receiver;
 
 use super::answer;
 use super::command::{Attach, CompletionCommand, LateCommands, ShardCommand};
 use super::lanes;
+use super::lead;
 use super::publish::Publishing;
-use super::shared::{HostShared, Life, Outcome, TAG_FINDING, TAG_REPLY, TAG_REQUEST, error_record, tag_target};
+use super::reading::{self, Read};
+use super::shared::{HostShared, Life, Outcome, TAG_FINDING, TAG_REPLY, TAG_REQUEST, tag_target};
 use crate::base::error::{Detail, ErrorKind, Stage};
 use crate::base::id::{CellId, ChannelId, LinkId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane};
@@ -34,31 +37,35 @@ use crate::flow::backoff::Backoff;
 use crate::flow::link_clock::{LinkClock, clock_ms};
 use crate::flow::liveness::{Action, Liveness, Peer};
 use crate::flow::pressure::{Heard, Hearing, Tell, Told};
-use crate::flow::reader::{ReadEnd, Reader};
-use crate::flow::target::{Dialect, Post, Target, TargetSpec};
+use crate::flow::reader::Reader;
+use crate::flow::target::{Dialect, Post, Serves, Target, TargetSpec};
 use crate::flow::transport::Transport;
 use crate::flow::wheel::{TimerKey, TimerWheel};
 use crate::meter::latency::{Latency, LatencySet};
 use crate::pattern::route::{Found, Member, Rotation, Routes};
 use crate::plan::{Credentials, Endpoint, SHARDS_MAX};
+use crate::sync::baton::{Asked, Released};
 use crate::sync::cell::CellState;
 use crate::wire::command::{self, Command, Context, FlowState};
-use crate::wire::decode::{Decoder, Item, Mode};
+use crate::wire::decode::{Decoder, Mode};
 use crate::wire::greeting::{Handshake, Security, Side};
-use crate::wire::ready::{Hello, NativeHello, PeerHello, Place};
+use crate::wire::ready::{Hello, Metadata, NativeHello, PeerHello, Place, Role};
 use crate::wire::socket::SocketType;
-use crate::wire::stock::Malformed;
 
 mod census;
 mod clients;
 mod directory;
+mod leads;
 mod rivals;
+mod servers;
 mod stock;
 mod subscriptions;
 mod ticker;
 use census::Census;
 use directory::Directory;
+use leads::Leads;
 use rivals::Contest;
+use servers::ServerDial;
 use subscriptions::Listening;
 use ticker::Ticker;
 
@@ -94,6 +101,8 @@ pub enum CompletionAction {
     },
     /// This connection is a completion lane from now on.
     Completion {
+        /// Its key.
+        conn: ConnKey,
         /// The connection.
         transport: Arc<dyn Transport>,
     },
@@ -152,6 +161,14 @@ enum State {
     Lane(TargetId),
 }
 
+/// A connection that is READY, as it goes into its pair.
+struct Half {
+    transport: Arc<dyn Transport>,
+    native: NativeHello,
+    metadata: Metadata,
+    carry: Vec<u8>,
+}
+
 struct Conn {
     generation: u32,
     purpose: Purpose,
@@ -180,6 +197,8 @@ struct Dial {
     role: Option<usize>,
     /// A stock PULL socket is there.
     pull: bool,
+    /// A server that a role of ours asks.
+    server: Option<ServerDial>,
 }
 
 /// A link that is up.
@@ -200,11 +219,20 @@ struct Up {
     ended: bool,
     /// Its next heartbeat.
     beat: Option<TimerKey>,
+    /// How many turns its owner had begun at the last one.
+    owner_turns: u64,
     channels: Vec<(Arc<str>, u32)>,
     liveness: Liveness,
     clock: LinkClock,
     told: Told,
     heard: Heard,
+}
+
+impl Up {
+    /// Whether another node is there, and neither a client nor a server of ours.
+    fn is_node(&self) -> bool {
+        self.native && self.target.serves == Serves::Node
+    }
 }
 
 /// See the module.
@@ -227,6 +255,7 @@ pub struct CompletionEngine {
     /// Links whose node is known under another instance, until it is clear which of them lives.
     contests: Vec<Contest>,
     ticker: Ticker,
+    leads: Leads,
     census: Census,
     directory: Directory,
     /// The routes that were published are not what is known now.
@@ -248,6 +277,8 @@ pub struct CompletionEngine {
     latencies: LatencySet,
     random: Rng,
     again: Vec<TargetId>,
+    /// The application's own properties, as every peer is told them.
+    metadata: Metadata,
     /// Publishers that are connected.
     listening: Vec<Listening>,
 }
@@ -281,6 +312,7 @@ impl CompletionEngine {
             next_link: 1,
             contests: Vec::new(),
             ticker: Ticker::default(),
+            leads: Leads::default(),
             census: Census::new(&plan),
             directory: Directory::new(&plan.channels),
             routes_stale: false,
@@ -301,6 +333,7 @@ impl CompletionEngine {
                 seed
             }),
             again: Vec::new(),
+            metadata: plan.metadata.iter().map(|(n, v)| (n.clone(), Bytes::copy_from_slice(v))).collect(),
             listening: Vec::new(),
             shared,
         };
@@ -309,6 +342,7 @@ impl CompletionEngine {
                 engine.add_dial(connect.addr.clone(), connect.name.clone(), slot, connect.pull);
             }
         }
+        engine.add_servers();
         engine.add_subscriptions();
         engine.publish_routes();
         engine
@@ -316,7 +350,7 @@ impl CompletionEngine {
 
     fn add_dial(&mut self, to: Endpoint, name: Option<Arc<str>>, slot: u16, pull: bool) {
         let label = name.clone().unwrap_or_else(|| to.to_string().into());
-        let target = self.new_target(true, Dialect::Native, label);
+        let target = self.new_target(true, Dialect::Native, Serves::Node, label);
         let adopt = ShardCommand::Adopt(target.clone());
         self.command(target.owner, adopt);
         let at = self.dials.len() as u32;
@@ -332,11 +366,12 @@ impl CompletionEngine {
             seen: None,
             role: None,
             pull,
+            server: None,
         });
         self.set_timer(Instant(0), Timer::Redial(at));
     }
 
-    fn new_target(&mut self, dialled: bool, dialect: Dialect, label: Arc<str>) -> Arc<Target> {
+    fn new_target(&mut self, dialled: bool, dialect: Dialect, serves: Serves, label: Arc<str>) -> Arc<Target> {
         let plan = &self.shared.plan;
         // A shard that does not take its commands gets no more links while there is another.
         let burden = |shard: &usize| (!self.late_commands[*shard].is_empty(), self.links_per_shard[*shard]);
@@ -348,6 +383,7 @@ impl CompletionEngine {
             owner: ShardId(owner as u16),
             dialled,
             dialect,
+            serves,
             label,
             send_mark: self.census.marks.send,
             waiting_ops: plan.room.per_target_ops,
@@ -382,6 +418,8 @@ impl CompletionEngine {
             || (self.routes_stale && !self.routes_pause)
             || !self.again.is_empty()
             || self.shared.tick.is_raised() != self.ticker.runs()
+            || !self.shared.completion.left.lock().is_empty()
+            || !self.shared.completion.warm.lock().is_empty()
     }
 
     // ---- connections
@@ -506,6 +544,8 @@ impl CompletionEngine {
             max_message: plan.max_message,
             clock_ms: clock_ms(self.shared.clock.now()),
             channels: plan.channels.clone(),
+            servers: plan.servers.clone(),
+            metadata: self.metadata.clone(),
         }
     }
 
@@ -564,7 +604,7 @@ impl CompletionEngine {
                     lanes::drive_completion(&self.shared, &up.target);
                 }
                 if readable {
-                    self.read_lane(target);
+                    self.lane_readable(target);
                 }
             }
         }
@@ -703,14 +743,12 @@ impl CompletionEngine {
                     Some(partner) => {
                         let lane_of = |engine: &mut Self, key| match engine.conn(key).map(|c| &c.state) {
                             Some(State::Half { peer, .. }) => {
-                                peer.native.as_ref().map(|n| (n.place.lane, n.node.clone(), n.instance))
+                                peer.native.as_ref().map(|n| (n.place.lane, (n.node.clone(), n.instance, n.place.role)))
                             }
                             _ => None,
                         };
                         match (lane_of(self, key), lane_of(self, partner)) {
-                            (Some((a, node_a, i_a)), Some((b, node_b, i_b)))
-                                if a != b && node_a == node_b && i_a == i_b =>
-                            {
+                            (Some((a, who_a)), Some((b, who_b))) if a != b && who_a == who_b => {
                                 let (application, completion) =
                                     if a == Lane::Application { (key, partner) } else { (partner, key) };
                                 self.admit(application, completion, None);
@@ -733,6 +771,9 @@ impl CompletionEngine {
             (None, Some(at)) => match (self.dials[at as usize].role, Mode::of(&peer, true)) {
                 (Some(role), Mode::Publisher) => self.publisher_up(key, at, role, peer, carry),
                 (Some(_), _) => self.close(key, "the peer is no publisher"),
+                (None, _) if self.dials[at as usize].server.is_some() => {
+                    self.close(key, "a stock socket is no server of this role; connect() dials those");
+                }
                 (None, _) => self.stock_dialled(key, at, &peer, carry),
             },
         }
@@ -747,8 +788,8 @@ impl CompletionEngine {
     /// Both connections of a link are READY: it is up.
     fn pair(&mut self, application: ConnKey, completion: ConnKey, dial: Option<u32>, accepted: bool) {
         let (Some(app), Some(comp)) = (self.remove_half(application), self.take_half(completion)) else { return };
-        let (app_transport, native, app_carry) = app;
-        let (comp_transport, _, comp_carry) = comp;
+        let Half { transport: app_transport, native, metadata, carry: app_carry } = app;
+        let Half { transport: comp_transport, carry: comp_carry, .. } = comp;
         let now = self.shared.clock.now();
         let target = match dial {
             Some(at) => {
@@ -758,9 +799,13 @@ impl CompletionEngine {
                 dial.conns = [None; 2];
                 dial.target.clone()
             }
-            None => self.new_target(false, Dialect::Native, native.node.clone()),
+            None => {
+                let serves = if native.place.role == Role::Client { Serves::Client } else { Serves::Node };
+                self.new_target(false, Dialect::Native, serves, native.node.clone())
+            }
         };
         target.set_label(native.node.clone());
+        target.set_metadata(metadata);
         let link = self.attach_number(&target, native.max_message);
         target.clock_ahead_ms.set(u64::from(native.clock_ms.wrapping_sub(clock_ms(now))));
         if let Some(conn) = self.conn(completion) {
@@ -772,9 +817,11 @@ impl CompletionEngine {
         let decoder = Decoder::new(Mode::NativeCompletion, self.shared.plan.max_message);
         let reader = Reader::new(comp_transport.clone(), decoder, comp_carry, link);
         self.set_reader(&target, Some(reader));
-        self.actions.push_back(CompletionAction::Completion { transport: comp_transport.clone() });
+        target.lead.attach();
+        *target.lane.lock() = Some(comp_transport.clone());
+        self.actions.push_back(CompletionAction::Completion { conn: completion, transport: comp_transport.clone() });
         lanes::post(&self.shared, &target, Post::Attach { link, transport: comp_transport });
-        let channels = self.hear_channels(&native.node, &native.channels);
+        let channels = self.hear_channels(&target, &native.node, &native.channels);
         self.ups.insert(
             target.id,
             Up {
@@ -790,6 +837,7 @@ impl CompletionEngine {
                 heard_at: now,
                 ended: false,
                 beat: None,
+                owner_turns: 0,
                 channels: native.channels.clone(),
                 liveness: self.liveness(Peer::Native, now),
                 clock: LinkClock::new(native.clock_ms, now),
@@ -839,25 +887,28 @@ impl CompletionEngine {
         self.routes_stale = true;
     }
 
-    fn remove_half(&mut self, key: ConnKey) -> Option<(Arc<dyn Transport>, NativeHello, Vec<u8>)> {
+    fn remove_half(&mut self, key: ConnKey) -> Option<Half> {
         let half = self.take_half(key);
         self.remove(key);
         half
     }
 
-    fn take_half(&mut self, key: ConnKey) -> Option<(Arc<dyn Transport>, NativeHello, Vec<u8>)> {
+    fn take_half(&mut self, key: ConnKey) -> Option<Half> {
         let conn = self.conn(key)?;
         let transport = conn.transport.clone()?;
         let State::Half { peer, carry } = &mut conn.state else { return None };
-        let (native, carry) = (peer.native.clone()?, std::mem::take(carry));
+        let (native, metadata, carry) = (peer.native.clone()?, peer.metadata.clone(), std::mem::take(carry));
         self.halves.remove(&native.place.link);
-        Some((transport, native, carry))
+        Some(Half { transport, native, metadata, carry })
     }
 
-    /// A node announces what it serves; what that is by our numbers.
-    fn hear_channels(&mut self, node: &Arc<str>, list: &[(Arc<str>, u32)]) -> Vec<u16> {
-        let up = |name: &str| self.ups.values().any(|up| &*up.node == name);
-        if let Some(name) = self.directory.hear(node, list, up) {
+    /// A peer announces what it serves; what that is by our numbers. Only of nodes it is kept: a server's names are its
+    /// role's, and a client serves nothing.
+    fn hear_channels(&mut self, target: &Target, node: &Arc<str>, list: &[(Arc<str>, u32)]) -> Vec<u16> {
+        let up = |name: &str| self.ups.values().any(|up| up.is_node() && &*up.node == name);
+        if target.serves == Serves::Node
+            && let Some(name) = self.directory.hear(node, list, up)
+        {
             let line = format!("too many names of channels: {name} at {node} is served to nobody");
             self.actions.push_back(CompletionAction::Log(Line::Warn(line)));
         }
@@ -872,7 +923,8 @@ impl CompletionEngine {
                 let _ = held.release();
                 return;
             }
-            std::hint::spin_loop();
+            // A leader may have been interrupted there.
+            std::thread::yield_now();
         }
     }
 
@@ -896,6 +948,7 @@ impl CompletionEngine {
             transport.shutdown();
             self.actions.push_back(CompletionAction::Unwatch { transport });
         }
+        *target.lane.lock() = None;
         self.set_reader(&target, None);
         lanes::post(&self.shared, &target, Post::Retire { link });
         let forget = up.dial.is_none();
@@ -933,8 +986,9 @@ impl CompletionEngine {
             return;
         }
         let link = LinkId((u128::from(self.random.bits()) << 64) | u128::from(self.random.bits()));
-        let Dial { slot, ref to, pull, role, .. } = self.dials[at as usize];
+        let Dial { slot, ref to, pull, role, ref server, .. } = self.dials[at as usize];
         let to = to.clone();
+        let as_role = if server.is_some() { Role::Client } else { Role::Node };
         let classic = if pull { Some(SocketType::Push) } else { role.map(|_| SocketType::Sub) };
         if let Some(socket) = classic {
             let side = Side::DialAs(socket);
@@ -943,7 +997,7 @@ impl CompletionEngine {
             return self.actions.push_back(CompletionAction::Dial { conn, to });
         }
         for (i, lane) in [Lane::Application, Lane::Completion].into_iter().enumerate() {
-            let side = Side::Dial(Place { link, slot, lane });
+            let side = Side::Dial(Place { link, slot, lane, role: as_role });
             let conn = self.open(Purpose::Dialled { dial: at }, None, State::Connecting(side));
             self.dials[at as usize].conns[i] = Some(conn);
             self.actions.push_back(CompletionAction::Dial { conn, to: to.clone() });
@@ -976,9 +1030,13 @@ impl CompletionEngine {
 
     fn publish_routes(&mut self) {
         self.routes_stale = false;
-        let links = self.ups.values().map(|up| (&up.node, &up.target, &up.channels[..]));
+        let servers = self.server_routes();
+        let others = || self.ups.values().filter(|up| up.target.serves == Serves::Node);
+        let links = others().map(|up| (&up.node, &up.target, &up.channels[..]));
         let mut routes = Routes {
             channels: self.directory.channels(links),
+            servers,
+            clients: self.clients(),
             up: self.ups.keys().copied().collect(),
             ..Routes::default()
         };
@@ -991,7 +1049,7 @@ impl CompletionEngine {
         if !self.shared.locals.is_empty() {
             routes.nodes.insert(own.name.clone(), self.shared.locals.clone());
         }
-        for up in self.ups.values() {
+        for up in others() {
             // A publisher that we subscribe to is nobody to be called.
             if up.native || (up.dial.is_some() && up.target.dialect == Dialect::Native) {
                 routes.nodes.entry(up.node.clone()).or_default().push(up.target.clone());
@@ -1003,12 +1061,12 @@ impl CompletionEngine {
                 if !links.iter().any(|t| t.id == dial.target.id) {
                     links.push(dial.target.clone());
                 }
-            } else if let Some(seen) = &dial.seen {
+            } else if let Some(seen) = dial.seen.as_ref().filter(|_| dial.server.is_none()) {
                 // Known, even while it is away.
                 routes.nodes.entry(seen.clone()).or_default();
             }
         }
-        routes.settled = self.dials.iter().all(|d| d.had_outcome || d.role.is_some());
+        routes.settled = self.dials.iter().all(|d| d.had_outcome || d.role.is_some() || d.server.is_some());
         self.shared.routes.store(Arc::new(routes));
         let waiting = std::mem::take(&mut *self.shared.ready_wakers.lock());
         waiting.into_iter().for_each(std::task::Waker::wake);
@@ -1074,80 +1132,60 @@ impl CompletionEngine {
 
     // ---- reading
 
-    fn read_lane(&mut self, id: TargetId) {
-        let Some(up) = self.ups.get(&id) else { return };
+    /// True: something came.
+    fn read_lane(&mut self, id: TargetId) -> bool {
+        let Some(up) = self.ups.get(&id) else { return false };
         let (target, link, ended) = (up.target.clone(), up.link, up.ended);
         if cfg!(afflux_mutation = "lane_gated") {
             // Until everything that is to be written to anybody is.
             let dialling = self.conns.iter().flatten().any(|c| matches!(c.state, State::Connecting(_)));
             if dialling || target.mark.waiters() > 0 || target.replies.bytes() > 0 {
-                return;
+                return false;
             }
         }
         let Some(mut reading) = target.reading.try_take() else {
             // Whoever reads now looks once more before letting go.
-            if target.reading.ask() == crate::sync::baton::Asked::Free {
+            if target.reading.ask() == Asked::Free {
                 self.again.push(id);
             }
-            return;
+            return false;
         };
-        let mut block = std::mem::take(&mut self.block);
-        let budget = self.shared.plan.turn.read_bytes_per_link;
         let now = self.shared.clock.now();
-        let mut bytes = 0;
-        let mut wrong = None;
-        let mut commands = Vec::new();
-        let mut wakes = std::mem::take(&mut self.wakes);
+        let mut read = Read::default();
         if let Some(reader) = reading.as_mut() {
-            reader.ended = ended;
+            reader.ended |= ended;
+            let (shared, latencies) = (&self.shared, &mut self.latencies);
+            let took = |time| latencies.record(Latency::Request, time);
+            read = reading::read(shared, &target, reader, &mut self.block, (now, false), &mut self.wakes, took);
         }
-        let end = match reading.as_mut() {
-            Some(reader) => reader.read(&mut block, budget, &mut bytes, |item| match item {
-                Item::Record(record) => {
-                    if let Some(took) = answer::take_reply(&self.shared, &target, record, now, &mut wakes) {
-                        self.latencies.record(Latency::Request, took);
-                    }
-                }
-                Item::Command(command) => commands.push(command),
-                // A stock peer's answer of the wrong shape: whoever asked has no better one to wait for.
-                Item::Malformed(Malformed { correlation, reason, .. }) => {
-                    self.shared.counts.malformed.add(1);
-                    if let Some(id) = correlation {
-                        let error = error_record(id, None, ErrorKind::Protocol, 0, reason);
-                        answer::take_reply(&self.shared, &target, error, now, &mut wakes);
-                    }
-                }
-                Item::Publication(_) => wrong = Some("not a reply"),
-                Item::Discarded => {}
-            }),
-            None => Ok(false),
-        };
-        self.block = block;
-        wakes.drain(..).for_each(Waker::wake);
-        self.wakes = wakes;
-        if reading.release() == crate::sync::baton::Released::MoreWork {
+        let left = std::mem::take(&mut *target.left.lock());
+        if reading.release() == Released::MoreWork {
             self.again.push(id);
         }
-        if bytes > 0
+        let mut wakes = std::mem::take(&mut self.wakes);
+        wakes.drain(..).for_each(Waker::wake);
+        self.wakes = wakes;
+        let came = read.bytes > 0;
+        if came
             && !(cfg!(afflux_mutation = "paused_counts_silent") && target.mark.is_blocked())
             && let Some(up) = self.ups.get_mut(&id)
         {
             up.liveness.on_bytes(Lane::Completion, now);
             up.heard_at = now;
         }
-        for command in commands {
+        self.take_left(id, link, left, now);
+        for command in read.commands {
             if let Some(why) = self.heard(id, command, now) {
-                return self.retire(id, link, &why);
+                read.over.get_or_insert(why);
+                break;
             }
         }
-        match (end, wrong) {
-            (_, Some(why)) => self.retire(id, link, why),
-            (Ok(true), None) => self.again.push(id),
-            (Ok(false), None) => {}
-            (Err(ReadEnd::Closed), None) => self.retire(id, link, "the peer closed the completion lane"),
-            (Err(ReadEnd::Broken(e)), None) => self.retire(id, link, &e.to_string()),
-            (Err(ReadEnd::Protocol(e)), None) => self.retire(id, link, &e.to_string()),
+        match read.over {
+            Some(why) => self.retire(id, link, &why),
+            None if read.more => self.again.push(id),
+            None => {}
         }
+        came
     }
 
     /// A command on a completion lane. `Some`: the link has to end.
@@ -1238,7 +1276,14 @@ impl CompletionEngine {
         let Some(up) = self.ups.get_mut(&id).filter(|up| up.link == link) else { return };
         let target = up.target.clone();
         up.liveness.on_bytes(Lane::Application, Instant(target.last_read_ns.get()));
-        up.liveness.set_reading(!target.parked.is_raised(), now);
+        up.liveness.on_bytes(Lane::Completion, Instant(target.led_read_ns.get()));
+        // Whoever leads and is stuck does not keep signs of life from being seen.
+        lead::expect(&target);
+        // Its owner may be stuck in user code: awake, and in the same turn as a heartbeat ago.
+        let port = self.shared.port(target.owner);
+        let turns = std::mem::replace(&mut up.owner_turns, port.turns.get());
+        let stuck = up.owner_turns == turns && !port.wake.is_asleep();
+        up.liveness.set_reading(!target.parked.is_raised() && !stuck, now);
         let mut frame = Vec::new();
         let mut dead = false;
         while let Some(action) = up.liveness.poll(now) {
@@ -1278,7 +1323,11 @@ impl CompletionEngine {
                 CompletionCommand::Channels { target, link, list } => self.channels(&target, link, list),
                 CompletionCommand::Histograms(reply) => {
                     // The asker may have given up waiting.
-                    let _ = reply.try_send(self.latencies.swap(LatencySet::new()));
+                    let mut full = self.latencies.swap(LatencySet::new());
+                    let led = &mut *self.shared.led.lock();
+                    full.merge(led);
+                    led.clear();
+                    let _ = reply.try_send(full);
                 }
             }
         }
@@ -1312,9 +1361,11 @@ impl CompletionEngine {
         }
         self.tell(now);
         self.tell_changes();
+        self.take_all_left(now);
         for id in std::mem::take(&mut self.again) {
             self.read_lane(id);
         }
+        let lead = self.see_to_leads(now);
         more |= !self.again.is_empty();
         if !(cfg!(afflux_mutation = "expiry_starves") && self.ups.values().any(|up| up.heard_at >= now)) {
             self.expire(now);
@@ -1330,7 +1381,7 @@ impl CompletionEngine {
             next = next.min(now.after(Duration::from_millis(1)));
         }
         next = next.min(self.routes_due(now));
-        next = next.min(self.tick(now));
+        next = next.min(self.tick(now)).min(lead);
         (more, next)
     }
 
@@ -1371,7 +1422,7 @@ impl CompletionEngine {
             return self.retire(target.id, link, "the peer took names out of its list of channels");
         }
         let node = up.node.clone();
-        let table = self.hear_channels(&node, &list);
+        let table = self.hear_channels(target, &node, &list);
         // Before anybody can select a channel that is new.
         target.announce(link, table);
         if let Some(up) = self.ups.get_mut(&target.id) {

@@ -20,6 +20,7 @@ use bytes::Bytes;
 
 use super::command::ShardCommand;
 use super::lanes;
+use super::lead;
 use super::shared::{Class, HostShared, Life, Op, Outgoing, TAG_FINDING, TAG_REQUEST};
 use crate::base::error::{Detail, Error, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId};
@@ -544,6 +545,10 @@ fn begin_request(
         if place.publish_claimed(waiter.terms(since, deadline, tag)) {
             shared.completion.wake.wake();
         }
+        // A thread that waits leads, or does the same when it cannot.
+        if !matches!(waiter, Waiter::ThisThread) {
+            lead::expect(&target);
+        }
         // Nothing stands before it: written on this thread, without a hop, if the baton is free. One of many goes
         // with the others: its write would cost more than its wait.
         let left = if admitted.alone && target.in_flight.ops() <= ALONE_MAX {
@@ -581,7 +586,7 @@ mod tests {
     use crate::base::id::TargetId;
     use crate::base::time::Clock;
     use crate::engine::shared::TAG_REPLY;
-    use crate::flow::target::{Dialect, TargetSpec};
+    use crate::flow::target::{Dialect, Serves, TargetSpec};
     use crate::pattern::route::{Channel, Member};
     use crate::plan::HostPlan;
     use crate::sync::wake::WakeCell;
@@ -613,6 +618,7 @@ mod tests {
             owner: ShardId(0),
             dialled: true,
             dialect: Dialect::Native,
+            serves: Serves::Node,
             label: "peer".into(),
             send_mark: 1 << 20,
             waiting_ops: 16,

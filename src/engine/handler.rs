@@ -323,6 +323,18 @@ impl<H: 'static> Context<'_, H> {
         LocalClient { handle: self.core.handle.clone(), lineage: self.lineage, shard: PhantomData }.node(name)
     }
 
+    /// Servers of a role of this host, to call from here; see [`Client::server`](crate::Client::server).
+    pub fn server(&self, name: &str) -> Result<LocalChannel, Error> {
+        LocalClient { handle: self.core.handle.clone(), lineage: self.lineage, shard: PhantomData }.server(name)
+    }
+
+    /// A property that the peer told in its handshake: `X-Region`, in whatever capitals. The peer is that of
+    /// [`Context::peer`]. `None` if it told no such; it is the peer's word, and nobody has checked it.
+    pub fn metadata(&self, name: &str) -> Option<Bytes> {
+        let told = self.peer.metadata();
+        told.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
+    }
+
     /// Publishes to this host's subscribers from here; see [`Publisher::publish`]. `NotConfigured` if the
     /// host has no publisher. Its `wait()` never blocks here.
     pub fn publisher(&self) -> Result<Publisher, Error> {
@@ -362,6 +374,11 @@ impl LocalClient {
         self.address(Address::Channel(name.into()))
     }
 
+    /// Any ready server of a role of this host; `NotConfigured` if it is no client of that name.
+    pub fn server(&self, name: &str) -> Result<LocalChannel, Error> {
+        Ok(self.address(self.handle.shared().server(name)?))
+    }
+
     /// The node of that name.
     pub fn node(&self, name: &str) -> LocalChannel {
         self.address(Address::Node(name.into()))
@@ -369,15 +386,18 @@ impl LocalClient {
 
     fn address(&self, address: Address) -> LocalChannel {
         let slot = self.handle.slot(&address);
-        LocalChannel { handle: self.handle.clone(), slot, lineage: self.lineage, shard: PhantomData }
+        let send_timeout = self.handle.shared().send_ceiling(&address);
+        LocalChannel { handle: self.handle.clone(), slot, send_timeout, lineage: self.lineage, shard: PhantomData }
     }
 }
 
-/// A channel or node, to be called from a shard.
+/// A channel, node or role of servers, to be called from a shard.
 #[derive(Clone, Debug)]
 pub struct LocalChannel {
     handle: Arc<Handle>,
     slot: usize,
+    /// Of the socket that its sends go out by.
+    send_timeout: Duration,
     lineage: Lineage,
     shard: PhantomData<*mut ()>,
 }
@@ -385,8 +405,7 @@ pub struct LocalChannel {
 impl LocalChannel {
     /// A one-way send.
     pub fn send(&self, method: &str, payload: impl Into<Bytes>) -> SendOp<'static> {
-        let timeout = self.handle.shared().plan.send_timeout;
-        self.op::<OneWay>(method, payload.into(), timeout)
+        self.op::<OneWay>(method, payload.into(), self.send_timeout)
     }
 
     /// A request.

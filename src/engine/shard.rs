@@ -25,6 +25,7 @@ use super::call::{Lineage, taken};
 use super::command::{Attach, CompletionCommand, ShardCommand, Untold};
 use super::core::Core;
 use super::lanes::{self, BATCH};
+use super::lead;
 use super::seat::{Peer, Seat, SeatFactory, Start, refuse};
 use super::shared::{Class, HostShared, Outcome, Outgoing, ShardReceiver, TAG_REQUEST, error_record, tag_target};
 use crate::base::error::{Detail, ErrorKind};
@@ -36,7 +37,7 @@ use crate::flow::egress::Unbegun;
 use crate::flow::ingress::{Ingress, OriginKey, Pick, Reason, Spend, TurnOrder};
 use crate::flow::link_clock::clock_ms;
 use crate::flow::origin::{Admit, Claimed, Origin};
-use crate::flow::target::{Dialect, Flushed, Post, Target, Writer};
+use crate::flow::target::{Dialect, Flushed, Post, Serves, Target, Writer};
 use crate::flow::transport::Transport;
 use crate::flow::waiters::Waiters;
 use crate::meter::latency::{Latency, LatencySet};
@@ -62,6 +63,9 @@ use sessions::{Client, Sessions};
 /// lies in the kernel's buffers, and one record that is under way.
 const LAST_BYTES: usize = 16 << 20;
 const LAST_TIME: Duration = Duration::from_secs(1);
+
+/// The most that is read without being taken out of the connection at once.
+const PEEK_MAX: usize = 4 << 10;
 
 /// What a queue holds before its link is read on, while its records are being claimed.
 const READ_AHEAD: u64 = 64 << 10;
@@ -130,6 +134,10 @@ struct Conn {
     ended: bool,
     /// A command to be written at the next boundary.
     say: Vec<u8>,
+    /// What came last was a small request: the next is likely one too.
+    asked: bool,
+    /// Bytes that were decoded and still lie in the connection, until the turn has written.
+    peeked: usize,
     /// A PING of this read that is to be answered.
     pong: Option<Context>,
     /// The list of channels that came in this read.
@@ -199,8 +207,10 @@ struct JobTerms {
 pub struct ShardEngine {
     core: Core,
     seats: Vec<Box<dyn Seat>>,
-    /// Channel names in the order announced, for stock peers' routes.
+    /// Names of channels, then of what is served to clients, in the order announced: a name's place is its seat.
     names: Vec<Arc<str>>,
+    /// How many of them are channels.
+    channels: usize,
     node_seat: Option<u16>,
     commands: Receiver<ShardCommand>,
     /// What found the completion thread's mailbox full.
@@ -213,6 +223,8 @@ pub struct ShardEngine {
     dirty: VecDeque<u32>,
     /// Links that may have bytes to read.
     readable: VecDeque<u32>,
+    /// Links of which this turn has read what still lies in their connections.
+    peeked: Vec<u32>,
     ingress: Ingress<Ticket>,
     chunks: ChunkPool,
     sessions: Sessions,
@@ -264,7 +276,8 @@ impl ShardEngine {
         let mut engine = ShardEngine {
             core: Core::new(shared, shard),
             seats,
-            names: plan.channels.iter().map(|(name, _)| name.clone()).collect(),
+            names: plan.channels.iter().chain(&plan.servers).map(|(name, _)| name.clone()).collect(),
+            channels: plan.channels.len(),
             node_seat,
             commands: receiver.commands,
             untold: Untold::default(),
@@ -274,6 +287,7 @@ impl ShardEngine {
             by_target: HashMap::new(),
             dirty: VecDeque::new(),
             readable: VecDeque::new(),
+            peeked: Vec::new(),
             ingress: Ingress::new(TurnOrder::OldestFirst),
             chunks: ChunkPool::new(QUEUE_CHUNKS_KEPT as usize),
             sessions: Sessions::new(),
@@ -380,6 +394,7 @@ impl ShardEngine {
         again |= self.claim(turn.claims);
         again |= self.start_jobs(turn.starts as usize);
         again |= self.write_links();
+        self.discard_peeked();
         again |= self.end_sessions();
         // A continuation whose operation ended as it was started runs in a turn of its own: the next. So
         // does the reading of a link whose queue got room in this one.
@@ -498,6 +513,8 @@ impl ShardEngine {
                 one_way: attach.one_way,
                 ended: false,
                 say: Vec::new(),
+                asked: false,
+                peeked: 0,
                 pong: None,
                 list: None,
                 list_version: 0,
@@ -780,6 +797,7 @@ impl ShardEngine {
                 if let Some(link) = self.link(index)
                     && !matches!(link.target.dialect, Dialect::Local | Dialect::Stream)
                     && link.origin.mark() != receive_mark
+                    && !cfg!(afflux_mutation = "mark_moves_unseen")
                 {
                     // Whoever is parked is looked at below, whichever way it moved.
                     let _ = link.origin.set_mark(receive_mark);
@@ -855,6 +873,9 @@ impl ShardEngine {
                 break;
             }
             link.waiters.pop();
+            if request {
+                lead::expect(&target);
+            }
             // A send has ended with this; a request goes on in its cell.
             let op = if request {
                 shared.cells.claim(id)
@@ -992,7 +1013,12 @@ impl ShardEngine {
         let mut budget = plan.turn.read_bytes_per_link;
         // What is left from before comes first.
         let mut have = 0;
+        // What asks to be answered is taken out of the connection when the turn has written: a connection that is
+        // only read acknowledges at once when it is read empty, and the answer is not to wait for that.
+        let mut late = false;
         if let Some(conn) = &mut link.conn {
+            take_out(conn, block)?;
+            late = conn.asked && conn.ending.is_none() && !conn.ended;
             have = conn.carry.len();
             block[..have].copy_from_slice(&conn.carry);
             conn.carry = Vec::new();
@@ -1012,12 +1038,23 @@ impl ShardEngine {
             let in_place = space.is_some();
             let space = space.unwrap_or_else(|| {
                 let room = room_to_read(&link.origin, plan.turn.read_min).min(block.len() - have);
+                let room = if late { room.min(PEEK_MAX) } else { room };
                 &mut block[have..have + room]
             });
+            late &= !in_place;
             let asked = space.len();
-            match conn.transport.read(space) {
+            match if late { conn.transport.peek(space) } else { conn.transport.read(space) } {
                 Ok(0) => return Err("the peer closed the connection".into()),
                 Ok(n) => {
+                    if late {
+                        late = false;
+                        conn.peeked = n;
+                        if n == asked {
+                            take_out(conn, &mut [0; PEEK_MAX])?;
+                        } else {
+                            self.peeked.push(index);
+                        }
+                    }
                     if in_place {
                         conn.decoder.assembly_filled(n);
                     } else {
@@ -1037,6 +1074,7 @@ impl ShardEngine {
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => conn.readable = false,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) if late && e.kind() == std::io::ErrorKind::Unsupported => late = false,
                 Err(e) => return Err(e.to_string()),
             }
         };
@@ -1054,6 +1092,17 @@ impl ShardEngine {
             }
         }
         Ok(more)
+    }
+
+    /// Takes out of connections what was only looked at, after the turn's writes and before the sleep.
+    fn discard_peeked(&mut self) {
+        while let Some(index) = self.peeked.pop() {
+            let mut scratch = [0; PEEK_MAX];
+            let Some(conn) = self.link(index).and_then(|link| link.conn.as_mut()) else { continue };
+            if let Err(reason) = take_out(conn, &mut scratch) {
+                self.lose(index, reason);
+            }
+        }
     }
 
     /// The application connection is of no use any more: the completion thread retires the pair, unless
@@ -1266,19 +1315,13 @@ impl ShardEngine {
                 target.discarded.add(1);
                 None
             }
-            (_, Dialect::Native | Dialect::Local) if record.channel == ChannelId::NODE.0 => {
-                self.node_seat.or_else(|| {
-                    self.no_handler(target, link, record, "this node has no handler of its own");
+            (_, Dialect::Native | Dialect::Local) => match self.seat_of(target.serves, record.channel) {
+                Ok(seat) => Some(seat),
+                Err(why) => {
+                    self.no_handler(target, link, record, why);
                     None
-                })
-            }
-            (_, Dialect::Native | Dialect::Local) if (record.channel as usize) < self.names.len() => {
-                Some(record.channel)
-            }
-            (_, Dialect::Native | Dialect::Local) => {
-                self.no_handler(target, link, record, "unknown channel number");
-                None
-            }
+                }
+            },
             // The seat of its socket.
             (_, Dialect::Stream) => Some(record.channel),
             (_, Dialect::Publisher(seat)) => Some(seat),
@@ -1306,9 +1349,11 @@ impl ShardEngine {
                 if self.run_queue.is_empty() && self.core.may_start() {
                     self.start(shared, record, peer, terms);
                 } else {
+                    target.jobs.add(1);
                     self.run_queue.push_back(Job { record: record.take(), peer: peer.clone(), terms });
-                    #[cfg(afflux_mutation = "permit_returned_twice")]
-                    self.give_back(1);
+                    if cfg!(afflux_mutation = "permit_returned_twice") {
+                        self.give_back(1);
+                    }
                 }
             }
             None => {
@@ -1317,6 +1362,19 @@ impl ShardEngine {
                     self.give_back(1);
                 }
             }
+        }
+    }
+
+    /// Which seat a native peer means by the number of a channel.
+    fn seat_of(&self, serves: Serves, channel: u16) -> Result<u16, &'static str> {
+        let (own, clients) = (self.channels as u16, (self.names.len() - self.channels) as u16);
+        match serves {
+            Serves::Node if channel == ChannelId::NODE.0 => self.node_seat.ok_or("this node has no handler of its own"),
+            Serves::Node if channel < own => Ok(channel),
+            Serves::Client if channel < clients => Ok(own + channel),
+            Serves::Client if channel == ChannelId::NODE.0 => Err("a client calls what is served to clients"),
+            Serves::Node | Serves::Client => Err("unknown channel number"),
+            Serves::Nothing => Err("this host is a client here: only it starts"),
         }
     }
 
@@ -1359,12 +1417,15 @@ impl ShardEngine {
         while n < limit && self.core.may_start() {
             let Some(Job { mut record, peer, terms }) = self.run_queue.pop_front() else { break };
             n += 1;
+            if !cfg!(afflux_mutation = "target_capped_for_good") {
+                peer.jobs.sub(1);
+            }
             self.start(&shared, &mut record, &peer, terms);
         }
         self.core.end_run();
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
-        more || (self.delivered > 0 && !self.held.is_empty())
+        more || ((self.delivered > 0 || n > 0) && !self.held.is_empty())
     }
 
     #[inline]
@@ -1397,8 +1458,9 @@ impl ShardEngine {
             release_permits(shared, self.core.shard, 1, self.core.now);
         }
         seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
-        #[cfg(afflux_mutation = "permit_after_callback")]
-        release_permits(shared, self.core.shard, 1, self.core.now);
+        if cfg!(afflux_mutation = "permit_after_callback") {
+            release_permits(shared, self.core.shard, 1, self.core.now);
+        }
     }
 
     // ---- 8 writes
@@ -1421,8 +1483,7 @@ impl ShardEngine {
                 link.dirty = false;
                 again |= self.write_link(index);
             }
-            #[cfg(afflux_mutation = "blocked_stops_writing")]
-            if self.link(index).is_some_and(|link| !link.writable) {
+            if cfg!(afflux_mutation = "blocked_stops_writing") && self.link(index).is_some_and(|link| !link.writable) {
                 self.dirty.push_front(index);
                 break;
             }
@@ -1449,6 +1510,9 @@ impl ShardEngine {
             Some(writer) => writer,
             None => {
                 // The holder pokes us when he lets go; if he has already, we try again at once.
+                if cfg!(afflux_mutation = "baton_unasked") {
+                    return false;
+                }
                 if target.application.ask() == crate::sync::baton::Asked::Free {
                     self.soil(index);
                     return true;
@@ -1619,6 +1683,20 @@ struct Used {
     commands: u32,
 }
 
+/// Takes out of the connection what was only looked at.
+fn take_out(conn: &mut Conn, scratch: &mut [u8]) -> Result<(), String> {
+    while conn.peeked > 0 {
+        let most = conn.peeked.min(scratch.len());
+        match conn.transport.read(&mut scratch[..most]) {
+            Ok(0) => return Err("the peer closed the connection".into()),
+            Ok(n) => conn.peeked -= n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e.to_string()),
+        }
+    }
+    Ok(())
+}
+
 /// Decodes what is admitted of `input` into the link's origin.
 fn decode(
     core: &Core,
@@ -1639,6 +1717,7 @@ fn decode(
             && whole.bytes.len() <= INLINE_PAYLOAD_MAX
         {
             let charge = whole.charge();
+            conn.asked = whole.header.kind == Kind::Request;
             if !admit(shared, link, charge) {
                 return Ok(Used { consumed, parked: true, commands });
             }
@@ -1800,12 +1879,19 @@ fn room_to_read(origin: &Origin, least: usize) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX).max(least)
 }
 
-/// Why the head of a link's queue may not be claimed now, other than for want of a permit: its peer
-/// does not take its replies, or the host owns as much as it may.
+/// Why the head of a link's queue may not be claimed now, other than for want of a permit: it has its share of
+/// the permits, its peer does not take its replies, or the host owns as much as it may.
 #[inline(always)]
 fn hold_reason(core: &Core, link: &Link) -> Option<Reason> {
     let shared = core.shared();
     let head = link.origin.head()?;
+    let jobs = &shared.plan.jobs;
+    if jobs.caps_targets()
+        && link.target.jobs.get() >= u64::from(jobs.per_target)
+        && !cfg!(afflux_mutation = "target_uncapped")
+    {
+        return Some(Reason::PermitShare);
+    }
     let replies = || link.target.replies.bytes() >= shared.plan.reply.per_peer;
     if head.kind == Kind::Request && replies() {
         link.target.held.raise();
@@ -1885,6 +1971,7 @@ fn tell(shared: &HostShared, outcome: gate::Outcome) {
 
 /// The end of a request on this host's clock, given how far the peer's link clock is ahead of ours.
 fn local_deadline(expiry_ms: u32, ahead_ms: u32, now: Instant) -> Instant {
+    let ahead_ms = if cfg!(afflux_mutation = "expiry_on_own_clock") { 0 } else { ahead_ms };
     let left = expiry_ms.wrapping_sub(clock_ms(now).wrapping_add(ahead_ms)) as i32;
     now.after(Duration::from_millis(left.max(0) as u64))
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -15,7 +16,8 @@ use crate::base::error::{Detail, Error, ErrorKind, Stage};
 use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::{Kind, Lane, Record};
 use crate::base::time::{Clock, Instant};
-use crate::flow::target::{Dialect, Target, TargetSpec};
+use crate::flow::target::{Dialect, Serves, Target, TargetSpec};
+use crate::meter::latency::LatencySet;
 use crate::pattern::route::{Address, Routes};
 use crate::plan::HostPlan;
 use crate::sync::cell::{CellList, CellPool, CellState};
@@ -187,6 +189,10 @@ pub struct CompletionPort {
     pub wake: Arc<WakeCell>,
     /// Operations for which nobody is known yet.
     pub inbox: CellList,
+    /// Links of which a leader has left something to be dealt with.
+    pub left: Lock<Vec<Arc<Target>>>,
+    /// Lanes that were left warm: it comes by after a while.
+    pub warm: Lock<Vec<Arc<Target>>>,
     commands: Sender<CompletionCommand>,
 }
 
@@ -318,6 +324,8 @@ pub struct HostShared {
     pub shards: Vec<ShardPort>,
     /// The completion thread's.
     pub completion: CompletionPort,
+    /// How long requests took whose replies leaders read.
+    pub led: Lock<LatencySet>,
     /// See [`Life`].
     pub life: Epoch,
     /// See [`Counts`].
@@ -443,7 +451,14 @@ impl HostShared {
             replies: Room::new(u32::MAX, plan.reply.host),
             routes: Published::new(Arc::new(Routes::default())),
             shards: ports,
-            completion: CompletionPort { wake: completion_wake, inbox: CellList::inbox(), commands },
+            completion: CompletionPort {
+                wake: completion_wake,
+                inbox: CellList::inbox(),
+                left: Lock::new(Vec::new()),
+                warm: Lock::new(Vec::new()),
+                commands,
+            },
+            led: Lock::new(LatencySet::new()),
             life: Epoch::new(Life::Serving as u64),
             counts: Counts::default(),
             short: Latch::new(),
@@ -479,6 +494,26 @@ impl HostShared {
             Some(shard) => self.locals.get(shard as usize).cloned(),
             None => self.targets.lock().iter().find(|target| target.id == id).cloned(),
         }
+    }
+
+    /// The address of the servers of one of this host's roles as a client; `NotConfigured` if it has no such role.
+    pub fn server(&self, name: &str) -> Result<Address, Error> {
+        match self.plan.client(name) {
+            Some(client) => Ok(Address::Server(client.name.clone())),
+            None => {
+                let error = Error::new(ErrorKind::NotConfigured, Detail::None).with(|n| n.target = Some(name.into()));
+                Err(error.with_text("this host is no client of it: client_of() makes it one"))
+            }
+        }
+    }
+
+    /// Ceiling of a send to `address`: that of the socket it goes out by.
+    pub fn send_ceiling(&self, address: &Address) -> Duration {
+        let client = match address {
+            Address::Server(name) => self.plan.client(name),
+            _ => None,
+        };
+        client.map_or(self.plan.send_timeout, |client| client.send_timeout)
     }
 
     /// The port of `shard`.
@@ -801,6 +836,7 @@ fn local(plan: &HostPlan, shard: ShardId) -> Target {
         owner: shard,
         dialled: false,
         dialect: Dialect::Local,
+        serves: Serves::Node,
         label: plan.name.clone(),
         send_mark: plan.send_mark,
         waiting_ops: plan.room.per_target_ops,

@@ -280,8 +280,9 @@ impl<R> Egress<R> {
             }
             begun = Some((front.keep, front.charge));
         }
-        #[cfg(afflux_mutation = "egress_loses_unbegun")]
-        if let Some(lost) = gone.entries.pop_front() {
+        if cfg!(afflux_mutation = "egress_loses_unbegun")
+            && let Some(lost) = gone.entries.pop_front()
+        {
             gone.staging.copy(&mut cursor, lost.staged);
         }
         let mut unbegun = Vec::with_capacity(gone.entries.len());

@@ -2,8 +2,8 @@
 //! although it was asked, is dead. Pressure is not an input: a paused peer answers on its
 //! completion lane, so it is never dead for being paused, and one that dies while paused is noticed.
 //!
-//! A stock peer has one lane. While we do not read it, its silence says nothing and does not count;
-//! and since its own heartbeats go unread, it is sent a sign of life in their place.
+//! A stock peer has one lane. While we do not read it, because its queue is full or its shard is stuck in user code,
+//! its silence says nothing and does not count; and since its own heartbeats go unread, it is sent a sign of life in their place.
 //!
 //! ```text
 //!   native, or stock that is read and knows PING    a PING per interval, dead after too long without a byte

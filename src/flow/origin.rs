@@ -91,10 +91,8 @@ impl Origin {
         if self.mark == 0 || self.outstanding().checked_add(charge).is_some_and(|sum| sum <= self.mark) {
             return Admit::Yes;
         }
-        #[cfg(not(afflux_mutation = "origin_oversize_twice"))]
-        let alone = self.queue.is_empty() && self.assembly.is_none_or(|assembly| assembly.exceeds.is_none());
-        #[cfg(afflux_mutation = "origin_oversize_twice")]
-        let alone = self.assembly.is_none_or(|assembly| assembly.exceeds.is_none());
+        let alone = (self.queue.is_empty() || cfg!(afflux_mutation = "origin_oversize_twice"))
+            && self.assembly.is_none_or(|assembly| assembly.exceeds.is_none());
         if charge > self.mark && alone { Admit::Oversize } else { Admit::No }
     }
 
@@ -135,8 +133,8 @@ impl Origin {
     /// Takes in a complete record that was admitted, with the charge it was admitted with. If one
     /// was in assembly, it is this one.
     pub fn offer(&mut self, pool: &mut ChunkPool, record: Record, charge: u64, now: Instant) {
-        #[cfg(afflux_mutation = "origin_charge_payload_only")]
-        let charge = record.payload.len() as u64;
+        let charge =
+            if cfg!(afflux_mutation = "origin_charge_payload_only") { record.payload.len() as u64 } else { charge };
         self.account(charge);
         self.queue.push(pool, record, charge, now.0);
     }
@@ -145,8 +143,8 @@ impl Origin {
     /// behind its `method_len` bytes the payload; `head` has its charge and the present.
     #[inline(always)]
     pub fn offer_bytes(&mut self, pool: &mut ChunkPool, head: &Head, method_len: u8, bytes: &[u8]) {
-        #[cfg(afflux_mutation = "origin_charge_payload_only")]
-        let head = &Head { charge: bytes.len() as u64, ..*head };
+        let small = Head { charge: bytes.len() as u64, ..*head };
+        let head = if cfg!(afflux_mutation = "origin_charge_payload_only") { &small } else { head };
         self.account(head.charge);
         self.queue.push_bytes(pool, head, method_len, bytes);
     }

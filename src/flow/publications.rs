@@ -204,7 +204,7 @@ impl Publications {
                     && let Some(bytes) = queue.waiting.take(&mut queue.chunks, |head, _| head.charge)
                 {
                     queue.waiting_bytes -= bytes;
-                    if cfg!(not(afflux_mutation = "publications_drop_uncounted")) {
+                    if !cfg!(afflux_mutation = "publications_drop_uncounted") {
                         oldest.add(bytes);
                     }
                 }

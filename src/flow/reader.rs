@@ -30,23 +30,53 @@ pub struct Reader {
     pub link: u64,
     /// The peer's end was seen, and no other event will follow: it is read to that end.
     pub ended: bool,
+    /// Bytes that were decoded and still lie in the connection: see [`Reader::read`].
+    peeked: usize,
 }
+
+/// The most that is read without being taken out of the connection.
+const PEEK_MAX: usize = 4 << 10;
 
 impl Reader {
     /// Reads `transport`, after what was already read of it.
     pub fn new(transport: Arc<dyn Transport>, decoder: Decoder, carry: Vec<u8>, link: u64) -> Self {
-        Reader { transport, decoder, carry, link, ended: false }
+        Reader { transport, decoder, carry, link, ended: false, peeked: 0 }
+    }
+
+    /// Whether something was only looked at.
+    pub fn has_peeked(&self) -> bool {
+        self.peeked > 0
+    }
+
+    /// Takes out of the connection what was only looked at. To be called before a sleep, before the poller
+    /// is told to watch, and before the turn to read is given to somebody who does neither: for the kernel it
+    /// is unread.
+    pub fn discard(&mut self, block: &mut [u8]) -> Result<(), ReadEnd> {
+        while self.peeked > 0 {
+            let most = self.peeked.min(block.len());
+            match self.transport.read(&mut block[..most]) {
+                Ok(0) => return Err(ReadEnd::Closed),
+                Ok(n) => self.peeked -= n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(ReadEnd::Broken(e)),
+            }
+        }
+        Ok(())
     }
 
     /// Reads until the connection has no more, or `budget` bytes were read; hands over what was
-    /// decoded. `Ok(true)`: there may be more. `bytes` counts what came.
+    /// decoded. `Ok(true)`: there may be more. `bytes` counts what came. `late`: a little that came alone may
+    /// stay in the connection until [`Reader::discard`]. A connection that is only read acknowledges at once
+    /// when it is read empty; so the acknowledgement leaves after what the caller does next.
     pub fn read(
         &mut self,
         block: &mut [u8],
         mut budget: usize,
         bytes: &mut usize,
+        mut late: bool,
         mut each: impl FnMut(Item),
     ) -> Result<bool, ReadEnd> {
+        self.discard(block)?;
         let mut have = self.carry.len();
         block[..have].copy_from_slice(&self.carry);
         self.carry = Vec::new();
@@ -69,9 +99,17 @@ impl Reader {
             // A large body is read where it will stay; everything else goes through the block.
             let space = if have == 0 { self.decoder.assembly_space(budget) } else { None };
             let direct = space.is_some();
-            let space = space.unwrap_or(&mut block[have..]);
+            late &= !direct && *bytes == 0 && !self.ended;
+            let space = match space {
+                Some(space) => space,
+                None if late => {
+                    let end = block.len().min(have + PEEK_MAX);
+                    &mut block[have..end]
+                }
+                None => &mut block[have..],
+            };
             let asked = space.len();
-            match self.transport.read(space) {
+            match if late { self.transport.peek(space) } else { self.transport.read(space) } {
                 Ok(0) => return Err(ReadEnd::Closed),
                 Ok(n) => {
                     *bytes += n;
@@ -83,7 +121,14 @@ impl Reader {
                     }
                     // A short read: the socket is empty, and what comes next will be told, but for the end.
                     empty = n < asked && !self.ended;
+                    if late {
+                        self.peeked = n;
+                        if !empty {
+                            self.discard(&mut [0; PEEK_MAX])?;
+                        }
+                    }
                 }
+                Err(e) if late && e.kind() == io::ErrorKind::Unsupported => late = false,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => empty = true,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(ReadEnd::Broken(e)),

@@ -30,10 +30,13 @@ use crate::base::id::{CellId, ShardId, TargetId};
 use crate::base::record::{Lane, Record};
 use crate::base::time::Instant;
 use crate::sync::baton::{Baton, PostBaton};
+use crate::sync::lead::Lead;
 use crate::sync::lock::Lock;
 use crate::sync::mark::Mark;
 use crate::sync::room::Room;
-use crate::sync::word::{Epoch, Gauge, Latch};
+use crate::sync::word::{Epoch, Gauge, Latch, Luck};
+use crate::wire::command::Command;
+use crate::wire::ready::Metadata;
 
 /// The write half of a lane: the socket and what it still has to take. Lives inside a baton.
 pub struct Writer<R> {
@@ -211,6 +214,25 @@ pub enum Post {
     },
 }
 
+/// What a leader read and did not deal with itself. Bounded by one read of one leader: nobody leads
+/// before the completion thread has taken it.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// The attach on which it came.
+    pub link: u64,
+    /// In the order in which they came.
+    pub commands: Vec<Command>,
+    /// Why the link has to end.
+    pub over: Option<String>,
+}
+
+impl Left {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty() && self.over.is_none()
+    }
+}
+
 /// How a peer talks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dialect {
@@ -229,6 +251,18 @@ pub enum Dialect {
     Local,
 }
 
+/// What this host does for the peer of a native link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Serves {
+    /// It is a node: it may call our channels and ourselves, and we it.
+    #[default]
+    Node,
+    /// It is a client: it calls what we serve to clients, and we only answer.
+    Client,
+    /// It is a server of ours: we call, and it only answers.
+    Nothing,
+}
+
 /// What is fixed when a target is made.
 #[derive(Debug)]
 pub struct TargetSpec {
@@ -240,6 +274,8 @@ pub struct TargetSpec {
     pub dialled: bool,
     /// How it talks.
     pub dialect: Dialect,
+    /// What we do for it.
+    pub serves: Serves,
     /// What to call it until it has told its name.
     pub label: Arc<str>,
     /// The send mark in bytes; 0 = unlimited.
@@ -267,7 +303,10 @@ pub struct Target {
     pub dialled: bool,
     /// How it talks.
     pub dialect: Dialect,
+    /// What we do for it.
+    pub serves: Serves,
     label: Lock<Arc<str>>,
+    metadata: Lock<Metadata>,
     /// The send mark: who may add to the queue.
     pub mark: Mark,
     /// Operations that wait for room here.
@@ -278,12 +317,28 @@ pub struct Target {
     pub replies: Room,
     /// The read half of the completion lane; `None` while down, and of a stock peer.
     pub reading: Baton<Option<Reader>>,
+    /// Who reads it: a caller that waits for its reply, or the completion thread.
+    pub lead: Lead,
+    /// The connection that is read there, if callers may lead.
+    pub lane: Lock<Option<Arc<dyn Transport>>>,
+    /// What leaders read that is the completion thread's to deal with.
+    pub left: Lock<Left>,
+    /// Whether a leader's reply tends to come before it would have fallen asleep.
+    pub spins: Luck,
+    /// Threads that wait for a reply and do not lead.
+    pub followers: Gauge,
+    /// The completion thread knows that it was left warm, and comes by.
+    pub warmed: Latch,
+    /// When a leader last read a byte, in nanoseconds.
+    pub led_read_ns: Gauge,
     /// How many milliseconds the peer's link clock is ahead of ours, modulo 2^32.
     pub clock_ahead_ms: Gauge,
     /// The application lane is not read now, because its queue is full.
     pub parked: Latch,
     /// The owner has records of this peer that it may not claim until replies have left.
     pub held: Latch,
+    /// Its records that were claimed and whose handlers have not started: each keeps a permit. Its owner's.
+    pub jobs: Gauge,
     /// Replies that wait for room on the completion lane, oldest first; bounded by `waiting`.
     pub reply_waiters: Lock<VecDeque<CellId>>,
     /// The write half of the application lane. It remembers each record's local channel: the next link may
@@ -337,15 +392,25 @@ impl Target {
             owner: spec.owner,
             dialled: spec.dialled,
             dialect: spec.dialect,
+            serves: spec.serves,
             label: Lock::new(spec.label),
+            metadata: Lock::default(),
             mark: Mark::new(spec.send_mark),
             waiting: Room::new(spec.waiting_ops, spec.waiting_bytes),
             in_flight: Room::new(spec.requests, u64::MAX),
             replies: Room::new(u32::MAX, spec.reply_bytes),
             reading: Baton::new(None),
+            lead: Lead::new(),
+            lane: Lock::new(None),
+            left: Lock::new(Left::default()),
+            spins: Luck::default(),
+            followers: Gauge::default(),
+            warmed: Latch::new(),
+            led_read_ns: Gauge::default(),
             clock_ahead_ms: Gauge::default(),
             parked: Latch::new(),
             held: Latch::new(),
+            jobs: Gauge::default(),
             reply_waiters: Lock::new(VecDeque::new()),
             application: Baton::new(application),
             announced,
@@ -393,6 +458,16 @@ impl Target {
     /// The peer told its name.
     pub fn set_label(&self, label: Arc<str>) {
         *self.label.lock() = label;
+    }
+
+    /// The application's own properties that the peer told with its last connection.
+    pub fn metadata(&self) -> Metadata {
+        self.metadata.lock().clone()
+    }
+
+    /// The peer told its properties.
+    pub fn set_metadata(&self, metadata: Metadata) {
+        *self.metadata.lock() = metadata;
     }
 
     /// The peer told us to pause or to go on. True: senders wait here and may be admitted now, so

@@ -95,10 +95,7 @@ impl<T> TimerWheel<T> {
         } else {
             return Err(value);
         };
-        #[cfg(not(afflux_mutation = "wheel_early"))]
-        let tick = at.0.div_ceil(TICK);
-        #[cfg(afflux_mutation = "wheel_early")]
-        let tick = at.0 / TICK;
+        let tick = if cfg!(afflux_mutation = "wheel_early") { at.0 / TICK } else { at.0.div_ceil(TICK) };
         let timer = &mut self.timers[index as usize];
         if index == self.free {
             self.free = timer.next;

@@ -1,10 +1,11 @@
 //! Calling: the handles that threads and tasks of a user hold.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::base::error::SendError;
+use crate::base::error::{Error, SendError};
 use crate::base::record::{Kind, Method};
 use crate::engine::call::{Lineage, Op, Origin, RequestOp, SendOp};
 use crate::engine::handle::{Handle, Order};
@@ -34,6 +35,14 @@ impl Client {
         Channel::new(self.shared.clone(), Address::Channel(name.into()))
     }
 
+    /// Any ready server of a role that this host has by
+    /// [`HostBuilder::client_of`](crate::HostBuilder::client_of), selected as for [`channel`](Self::channel); sends end at
+    /// the role's own ceiling. `NotConfigured` if the host is no client of that name.
+    pub fn server(&self, name: &str) -> Result<Channel, Error> {
+        let address = self.shared.server(name)?;
+        Ok(Channel::new(self.shared.clone(), address))
+    }
+
     /// The node of that name and no other. If it was configured by `connect(..).named(..)` it may be
     /// called before it was ever seen and while it is away: what is sent waits in its queue.
     pub fn node(&self, name: &str) -> Channel {
@@ -41,7 +50,7 @@ impl Client {
     }
 }
 
-/// A handle for one channel or node: an origin with a ring of its own to each shard that it uses
+/// A handle for one channel, node or role of servers: an origin with a ring of its own to each shard that it uses
 /// (while there are any of `max_caller_rings` left). Operations of one handle to one target keep
 /// their order, from whatever thread; a clone is a new origin. Threads that share one handle work
 /// one at a time, so clone it per thread or task.
@@ -49,6 +58,8 @@ pub struct Channel {
     handle: Handle,
     address: Address,
     slot: usize,
+    /// Of the socket that its sends go out by.
+    send_timeout: Duration,
 }
 
 impl std::fmt::Debug for Channel {
@@ -65,17 +76,18 @@ impl Clone for Channel {
 
 impl Channel {
     fn new(shared: Arc<HostShared>, address: Address) -> Self {
+        let send_timeout = shared.send_ceiling(&address);
         let handle = Handle::new(shared, Class::Caller);
         let slot = handle.slot(&address);
-        Channel { handle, address, slot }
+        Channel { handle, address, slot, send_timeout }
     }
 
     /// A one-way send. Its success says that this host's runtime accepted the record: not that the
-    /// peer has it, and not that a handler ran. Its ceiling is the node's send timeout. The method
-    /// is at most 255 bytes.
+    /// peer has it, and not that a handler ran. Its ceiling is the node's send timeout, or that of the client's role.
+    /// The method is at most 255 bytes.
     #[inline]
     pub fn send(&self, method: &str, payload: impl Into<Bytes>) -> SendOp<'_> {
-        let timeout = self.handle.shared().plan.send_timeout;
+        let timeout = self.send_timeout;
         Op::new(Origin::Borrowed(&self.handle), self.slot, method, payload.into(), timeout, Lineage::default())
     }
 
@@ -91,10 +103,9 @@ impl Channel {
     /// A one-way send to every member of the channel that is reachable when it starts, this host included if it
     /// serves it: an ordinary send each, under a ceiling of its own (the node's send timeout, or
     /// [`MulticastOp::timeout`]), so a slow member holds nobody else. No member is a success. On a handle for
-    /// a node it is one send.
+    /// a node or for servers it is one send.
     pub fn multicast(&self, method: &str, payload: impl Into<Bytes>) -> MulticastOp<'_> {
-        let timeout = self.handle.shared().plan.send_timeout;
-        MulticastOp::new(&self.handle, self.address.clone(), method, payload.into(), timeout)
+        MulticastOp::new(&self.handle, self.address.clone(), method, payload.into(), self.send_timeout)
     }
 
     /// Admits a one-way record now or gives it back. Never waits and never overtakes an operation
@@ -105,7 +116,7 @@ impl Channel {
             slot: self.slot,
             method: Method::new(method),
             payload: payload.into(),
-            timeout: self.handle.shared().plan.send_timeout,
+            timeout: self.send_timeout,
             inherited: None,
             depth: 0,
         };

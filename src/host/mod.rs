@@ -6,8 +6,11 @@ pub mod dump;
 pub mod options;
 pub mod pubsub;
 pub mod resolve;
+pub mod server;
 pub mod status;
 pub mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -20,7 +23,7 @@ use crossbeam_channel::bounded;
 
 use self::client::Client;
 use self::dump::{HistogramLog, write_hgrm_set};
-use self::options::HostBuilder;
+use self::options::{HostBuilder, Served};
 use self::status::{Account, HostStatus};
 use crate::base::error::{Detail, Error, ErrorKind, Violation};
 use crate::base::time::Clock;
@@ -40,6 +43,7 @@ use crate::sync::parker;
 #[derive(Default)]
 pub(crate) struct Roles {
     channels: Vec<SeatFactory>,
+    servers: Vec<SeatFactory>,
     node: Option<SeatFactory>,
     subscribers: Vec<SeatFactory>,
     streams: Vec<SeatFactory>,
@@ -55,6 +59,7 @@ impl HostBuilder {
         factory: impl Fn(usize) -> H + Send + Sync + 'static,
     ) -> Self {
         self.options.channels.push((name.into(), 100));
+        self.options.served = Some(Served::ToNodes);
         self.roles.channels.push(handler_seat(factory));
         self
     }
@@ -79,6 +84,7 @@ impl HostBuilder {
         Fut: Future<Output = Result<Bytes, Failure>> + 'static,
     {
         self.options.channels.push((name.into(), 100));
+        self.options.served = Some(Served::ToNodes);
         let factory = Arc::new(factory);
         self.roles.channels.push(Arc::new(move |shard, seat| -> Box<dyn Seat> {
             Box::new(AsyncSeat::new(factory.clone(), shard, seat))
@@ -101,8 +107,9 @@ impl HostBuilder {
         getrandom::fill(&mut instance)
             .map_err(|e| Error::new(ErrorKind::Internal, Detail::None).with_text(format!("no random numbers: {e}")))?;
         plan.instance = u128::from_le_bytes(instance);
-        // Seats of subscribers stand behind those of channels.
-        let seats: Vec<SeatFactory> = self.roles.channels.into_iter().chain(self.roles.subscribers).collect();
+        // Seats of channels, of what is served to clients, of subscribers: everybody counts in this order.
+        let Roles { channels, servers, subscribers, .. } = self.roles;
+        let seats: Vec<SeatFactory> = channels.into_iter().chain(servers).chain(subscribers).collect();
         let running =
             boot(Arc::new(plan), seats.into(), self.roles.node, self.roles.streams.into()).map_err(start_error)?;
         // Nobody can have published yet.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Roles;
 use super::pubsub::{PublisherOptions, SubscriberOption};
+use super::server::ClientOption;
 use crate::base::error::Violation;
 use crate::base::unit::ByteSize;
 use crate::plan::{Credentials, Hwm, HwmProfile, JobQueueProfile, Level, MAX_MESSAGE, Pinning};
@@ -61,6 +62,13 @@ pub(crate) struct StreamOption {
     pub(crate) idle: Option<Duration>,
 }
 
+/// For whom a handler is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Served {
+    ToNodes,
+    ToClients,
+}
+
 /// Everything a user stated, unjudged. `None`: not stated, follows from other values.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
@@ -69,6 +77,11 @@ pub struct HostOptions {
     pub(crate) connects: Vec<ConnectOption>,
     pub(crate) plain: Option<Credentials>,
     pub(crate) channels: Vec<(String, u64)>,
+    pub(crate) servers: Vec<(String, u64)>,
+    /// Which of the two was stated last.
+    pub(crate) served: Option<Served>,
+    pub(crate) clients: Vec<ClientOption>,
+    pub(crate) metadata: Vec<(String, Vec<u8>)>,
     pub(crate) publisher: Option<PublisherOptions>,
     pub(crate) subscribers: Vec<SubscriberOption>,
     pub(crate) streams: Vec<StreamOption>,
@@ -88,6 +101,7 @@ pub struct HostOptions {
     pub(crate) max_jobs: Option<u64>,
     pub(crate) pause_percent: u64,
     pub(crate) resume_percent: u64,
+    pub(crate) target_job_percent: u64,
     pub(crate) max_started_handlers: Option<u64>,
     pub(crate) room_ops: u64,
     pub(crate) room_bytes: ByteSize,
@@ -124,6 +138,10 @@ impl HostOptions {
             connects: Vec::new(),
             plain: None,
             channels: Vec::new(),
+            servers: Vec::new(),
+            served: None,
+            clients: Vec::new(),
+            metadata: Vec::new(),
             publisher: None,
             subscribers: Vec::new(),
             streams: Vec::new(),
@@ -143,6 +161,7 @@ impl HostOptions {
             max_jobs: None,
             pause_percent: 80,
             resume_percent: 60,
+            target_job_percent: 100,
             max_started_handlers: None,
             room_ops: 4096,
             room_bytes: ByteSize::mib(64),
@@ -229,6 +248,15 @@ impl HostBuilder {
     pub fn plain(mut self, user: impl Into<Vec<u8>>, password: impl Into<Vec<u8>>) -> Self {
         let (user, password) = (user.into().into(), password.into().into());
         self.options.plain = Some(Credentials { user, password });
+        self
+    }
+
+    /// A property that every peer is told in its handshake: node, client, stock socket. A peer reads it with
+    /// [`Context::metadata`](crate::Context::metadata), pyzmq with `message.get("X-Region")`. The name begins with
+    /// `X-`, not with `X-Afflux-`, and has at most 255 visible ASCII characters; libzmq reads values as text up to a
+    /// zero byte. All together at most 2 KiB and 32, each name once. Default: none.
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
+        self.options.metadata.push((name.into(), value.into()));
         self
     }
 
@@ -347,6 +375,17 @@ impl HostBuilder {
     /// default 80 and 60. With M = 17: 14 and 10.
     pub fn pause_resume(mut self, pause: u64, resume: u64) -> Self {
         (self.options.pause_percent, self.options.resume_percent) = (pause, resume);
+        self
+    }
+
+    /// The most of the jobs that one target may have, in percent of M, 1..=100; default 100: no cap. A target
+    /// is one link of a peer, or one shard's callers in this process. Capped, it has at most
+    /// max(1, floor(M x percent / 100)) records claimed whose handlers have not started; its others stay in
+    /// their queue, without a ticket and with their age, while permits are left for everybody else. It matters
+    /// when handlers do not finish and the started bound is reached: then a hot target would take every permit
+    /// that comes back, in the order of arrival.
+    pub fn target_job_share(mut self, percent: u64) -> Self {
+        self.options.target_job_percent = percent;
         self
     }
 
@@ -485,9 +524,13 @@ impl HostBuilder {
     }
 
     /// How much of a channel's traffic comes here, beside its other members, 0..=10,000, default 100; of
-    /// the channel before. 0: known, but given nothing. Without a channel before it: refused.
+    /// the channel or [`server`](Self::server) before. 0: known, but given nothing. Without one before it: refused.
     pub fn weight(mut self, weight: u64) -> Self {
-        match self.options.channels.last_mut() {
+        let served = match self.options.served {
+            Some(Served::ToClients) => &mut self.options.servers,
+            _ => &mut self.options.channels,
+        };
+        match served.last_mut() {
             Some((_, of_channel)) => *of_channel = weight,
             None => self.options.misplaced.push(Violation {
                 option: "weight",

@@ -16,15 +16,19 @@ use crate::base::error::{Detail, Error, ErrorKind, Violation};
 use crate::base::time::{TIMEOUT_MS_MAX, whole_millis};
 use crate::base::unit::{ByteSize, NAME_LEN_MAX, charge, grouped};
 use crate::plan::{
-    CELLS_MAX, CHANNELS_MAX, ConnectPlan, Endpoint, HostPlan, Hwm, HwmPlan, Idle, JobsPlan, LINKS_MAX, LimitSource,
-    MARK_MAX, MESSAGE_MAX, Pinning, PublisherPlan, ROOM_MAX, ReplyPlan, RoomPlan, SHARDS_MAX, STREAMS_MAX,
+    CELLS_MAX, CHANNELS_MAX, ClientPlan, ConnectPlan, Endpoint, HostPlan, Hwm, HwmPlan, Idle, JobsPlan, LINKS_MAX,
+    LimitSource, MARK_MAX, MESSAGE_MAX, Pinning, PublisherPlan, ROOM_MAX, ReplyPlan, RoomPlan, SHARDS_MAX, STREAMS_MAX,
     SUBSCRIPTION_LEN_MAX, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, SlowSubscriber, StreamPlan, SubscriberPlan, split,
 };
 use crate::policy::budget::{Memory, link_marks, stream_mark};
 use crate::runtime::machine::Machine;
+use crate::wire::ready::METADATA_MAX;
 
 /// Heaviest weight of a channel's member.
 const WEIGHT_MAX: u64 = 10_000;
+
+/// The most properties that an application tells its peers; together with ours a READY has room for 64.
+const METADATA_COUNT_MAX: usize = 32;
 
 /// The plan that these options mean on this machine, with no instance number yet; or every rule that
 /// they break.
@@ -35,6 +39,7 @@ pub fn resolve(options: &HostOptions, machine: &Machine) -> Result<HostPlan, Err
     let shards = cores.shards;
     let mut plan = HostPlan::defaults(&options.name, shards);
     pubsub(&mut rules, options, &mut plan);
+    client_server(&mut rules, options, &mut plan);
     peers(&mut rules, options, &mut plan);
     sizes(&mut rules, options, &mut plan);
     marks(&mut rules, options, machine, &mut plan);
@@ -196,6 +201,69 @@ fn peers(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
     let dialled = plan.links_dialled();
     if rules.good(&["max_peers", "links"]) && dialled > plan.peers_max {
         rules.refuse("max_peers", plan.peers_max, format!("at least the {dialled} links that are dialled"));
+    }
+}
+
+/// What is served to clients, and whom this host asks as one.
+fn client_server(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
+    for (i, (name, weight)) in options.servers.iter().enumerate() {
+        rules.name("server", name);
+        let weight = rules.range("weight", *weight, 0, WEIGHT_MAX) as u32;
+        let known = options.servers[..i].iter().chain(&options.channels).any(|(other, _)| other == name);
+        if known {
+            rules.refuse("server", name, "each name is served once per node, to nodes or to clients");
+        }
+        plan.servers.push((name.as_str().into(), weight));
+    }
+    if !options.servers.is_empty() && options.listen.is_empty() {
+        rules.refuse("server", "without listen", "clients connect to an address of listen");
+    }
+    for (i, stated) in options.clients.iter().enumerate() {
+        let name = &stated.name;
+        rules.name("client_of", name);
+        if options.clients[..i].iter().any(|other| other.name == *name) {
+            rules.refuse("client_of", name, "each name once");
+        }
+        if stated.servers.is_empty() {
+            rules.refuse("client_of", name, "has a server: server_at names one");
+        }
+        let mut servers = Vec::new();
+        for text in &stated.servers {
+            match address::connect(text) {
+                Ok(addr) if servers.contains(&addr) => {
+                    rules.refuse("server_at", text, "each address once per role");
+                }
+                Ok(addr) => servers.push(addr),
+                Err(rule) => rules.refuse("server_at", text, rule),
+            }
+        }
+        let send_timeout = rules.time("client_send_timeout", stated.send_timeout);
+        plan.clients.push(ClientPlan { name: name.as_str().into(), servers, send_timeout });
+    }
+    for (option, n) in [("server", options.servers.len()), ("client_of", options.clients.len())] {
+        if n > CHANNELS_MAX {
+            rules.refuse(option, n, format!("at most {CHANNELS_MAX} per host"));
+        }
+    }
+    metadata(rules, options, plan);
+}
+
+/// The application's own properties.
+fn metadata(rules: &mut Rules, options: &HostOptions, plan: &mut HostPlan) {
+    for (i, (name, value)) in options.metadata.iter().enumerate() {
+        let prefix = |text: &str| name.get(..text.len()).is_some_and(|start| start.eq_ignore_ascii_case(text));
+        if !prefix("X-") || prefix("X-Afflux-") || name.len() > 255 || !name.bytes().all(|b| b.is_ascii_graphic()) {
+            rules.refuse("metadata", format!("{name:?}"), "X- and up to 253 visible ASCII characters, not X-Afflux-");
+        }
+        if options.metadata[..i].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+            rules.refuse("metadata", format!("{name:?}"), "each name once, whatever its capitals");
+        }
+        plan.metadata.push((name.as_str().into(), value.as_slice().into()));
+    }
+    let size: usize = options.metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if size > METADATA_MAX || options.metadata.len() > METADATA_COUNT_MAX {
+        let value = format!("{} of {size} bytes", options.metadata.len());
+        rules.refuse("metadata", value, format!("at most {METADATA_COUNT_MAX} of {METADATA_MAX} bytes together"));
     }
 }
 
@@ -415,7 +483,9 @@ fn jobs(rules: &mut Rules, options: &HostOptions, effective: u32, plan: &mut Hos
     if rules.good(&["pause_resume"]) && resume >= pause {
         rules.refuse("pause_resume", format!("({pause}, {resume})"), "the second below the first");
     }
-    plan.jobs = JobsPlan::new(limit as u32, plan.shards, pause as u8, resume as u8, effective);
+    let each = rules.range("target_job_share", options.target_job_percent, 1, 100);
+    plan.jobs =
+        JobsPlan::new(limit as u32, plan.shards, pause as u8, resume as u8, effective).with_target_percent(each as u8);
     plan.turn.claims = plan.jobs.turn_claims;
     let started = match options.max_started_handlers {
         Some(n) if rules.good(&["shards"]) && n < shards => {
@@ -759,6 +829,8 @@ mod tests {
             (node().oversize_budget(ByteSize::mib(47)), "oversize_budget = 47 MiB: 48 MiB..="),
             (node().max_owned_bytes(kib(0)), "max_owned_bytes = 0 B"),
             (node().max_jobs(0), "max_jobs = 0: 1..=2,147,483,647"),
+            (node().target_job_share(0), "target_job_share = 0: 1..=100"),
+            (node().target_job_share(101), "target_job_share = 101: 1..=100"),
             (node().max_jobs(1 << 31), "max_jobs = 2,147,483,648: 1..=2,147,483,647"),
             (node().pause_resume(0, 0), "pause_resume = 0: 1..=100"),
             (node().pause_resume(101, 0), "pause_resume = 101: 1..=100"),

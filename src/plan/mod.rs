@@ -24,17 +24,19 @@ use crate::base::unit::{METHOD_LEN_MAX, charge};
 mod hwm;
 mod profile;
 mod pubsub;
+mod server;
 mod sizing;
 mod stream;
 
 pub use hwm::{Hwm, HwmPlan, LimitSource};
 pub use profile::{HwmProfile, JobQueueProfile, QueueBounds};
 pub use pubsub::{PublisherPlan, SlowSubscriber, SubscriberPlan};
+pub use server::ClientPlan;
 pub use sizing::{
     CELL_BYTES, CELLS_MAX, CHANNEL_LIST_BYTES, CHANNELS_MAX, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, INLINE_RECORD_MIN,
-    JOB_BYTES, LARGE_RECORD_BYTES, LINK_STATE_BYTES, LINKS_MAX, MARK_MAX, MESSAGE_MAX, METER_BYTES, Places,
-    QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, ROOM_MAX, SHARDS_MAX, SMALL_REPLY_MAX, STARTED_BYTES,
-    SUBSCRIPTION_BYTES, SUBSCRIPTION_LEN_MAX, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, TICKET_BYTES,
+    JOB_BYTES, LARGE_RECORD_BYTES, LINK_STATE_BYTES, LINKS_MAX, MARK_MAX, MESSAGE_MAX, METADATA_BYTES, METER_BYTES,
+    Places, QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, ROOM_MAX, SHARDS_MAX, SMALL_REPLY_MAX,
+    STARTED_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTION_LEN_MAX, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, TICKET_BYTES,
 };
 pub use stream::{SESSION_STATE_BYTES, STREAMS_MAX, StreamPlan};
 
@@ -67,6 +69,12 @@ pub struct HostPlan {
     /// Channels that this node serves with their weights (0..=10,000, default 100), in the order
     /// in which they are announced. At most [`CHANNELS_MAX`].
     pub channels: Vec<(Arc<str>, u32)>,
+    /// What this node serves to clients, with weights as for channels. At most [`CHANNELS_MAX`].
+    pub servers: Vec<(Arc<str>, u32)>,
+    /// Whom this host asks as a client. At most [`CHANNELS_MAX`].
+    pub clients: Vec<ClientPlan>,
+    /// The application's own properties, told to every peer: names that begin with `X-`.
+    pub metadata: Vec<(Box<str>, Box<[u8]>)>,
     /// How this host publishes; `None`: not at all, and subscribers are refused.
     pub publisher: Option<PublisherPlan>,
     /// What this host subscribes to.
@@ -188,6 +196,9 @@ impl HostPlan {
             listen: Vec::new(),
             connects: Vec::new(),
             channels: Vec::new(),
+            servers: Vec::new(),
+            clients: Vec::new(),
+            metadata: Vec::new(),
             publisher: None,
             subscribers: Vec::new(),
             streams: Vec::new(),
@@ -238,10 +249,17 @@ impl HostPlan {
         charge(self.typical_record as usize, 16)
     }
 
-    /// Links that the connects and the subscribers ask for.
+    /// Links that the connects, the clients and the subscribers ask for.
     pub fn links_dialled(&self) -> u32 {
         let publishers: usize = self.subscribers.iter().map(|s| s.publishers.len()).sum();
-        self.connects.iter().map(|c| u32::from(c.links)).sum::<u32>().saturating_add(publishers as u32)
+        let servers: usize = self.clients.iter().map(|c| c.servers.len()).sum();
+        let others = u32::try_from(publishers + servers).unwrap_or(u32::MAX);
+        self.connects.iter().map(|c| u32::from(c.links)).sum::<u32>().saturating_add(others)
+    }
+
+    /// The role of a client of that name.
+    pub fn client(&self, name: &str) -> Option<&ClientPlan> {
+        self.clients.iter().find(|client| *client.name == *name)
     }
 
     /// End clients connected at one time, of all sockets.
@@ -257,13 +275,14 @@ impl HostPlan {
     /// The inequalities at the head of this file; the sentence names the first one that is broken.
     pub fn check(&self) -> Result<(), String> {
         let n = usize::from(self.shards);
-        let rules: [(bool, &str); 16] = [
+        let rules: [(bool, &str); 17] = [
             ((1..=SHARDS_MAX).contains(&self.shards), "1 <= shards <= SHARDS_MAX"),
             (self.shard_cpus.len() == n, "one processor entry per shard"),
             (self.started_per_shard.len() == n, "one started bound per shard"),
             ((1..=64).contains(&self.jobs.turn_claims), "1 <= turn_claims <= 64"),
             (self.turn.claims == self.jobs.turn_claims, "the turn claims what the jobs allow"),
             (self.jobs.share >= 1, "share >= 1"),
+            ((1..=self.jobs.limit).contains(&self.jobs.per_target), "1 <= per_target <= limit"),
             (self.jobs.resume_at < self.jobs.pause_at, "resume_at < pause_at"),
             (self.jobs.pause_at <= self.jobs.limit, "pause_at <= limit"),
             (self.started_per_shard.iter().all(|s| *s >= 1), "every shard may start one handler"),
@@ -399,6 +418,8 @@ pub struct JobsPlan {
     pub turn_claims: u32,
     /// r, the share of a shard that nobody takes: max(1, M / (4 x shards)).
     pub share: u32,
+    /// The most jobs of one target that are claimed and not started, 1..=`limit`; `limit`: no cap.
+    pub per_target: u32,
 }
 
 impl JobsPlan {
@@ -417,7 +438,20 @@ impl JobsPlan {
             effective_processors,
             turn_claims: (m / (2 * shards)).clamp(1, 64) as u32,
             share: (m / (4 * shards)).max(1) as u32,
+            per_target: limit,
         }
+    }
+
+    /// One target has at most this part of the jobs: max(1, floor(M x percent / 100)).
+    pub fn with_target_percent(self, percent: u8) -> Self {
+        let jobs = u64::from(self.limit) * u64::from(percent.min(100)) / 100;
+        JobsPlan { per_target: jobs.max(1) as u32, ..self }
+    }
+
+    /// Whether the jobs of one target are capped.
+    #[inline]
+    pub fn caps_targets(&self) -> bool {
+        self.per_target < self.limit
     }
 }
 

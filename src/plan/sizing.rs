@@ -55,6 +55,9 @@ pub const CELL_BYTES: u64 = 512;
 /// batons, flow state, one pending PONG and FLOWSTATE.
 pub const LINK_STATE_BYTES: u64 = 4096;
 
+/// The application's own properties that one peer told: 2 KiB of text in at most 64 of them.
+pub const METADATA_BYTES: u64 = (2 << 10) + 64 * 64;
+
 /// The channels that one peer announced: 256 names of 64 bytes with their bookkeeping.
 pub const CHANNEL_LIST_BYTES: u64 = 256 * 96;
 
@@ -81,7 +84,7 @@ pub const METER_BYTES: u64 = 768 << 10;
 pub const ERROR_REPLY_BYTES: u64 = 1024 + 2 + 64;
 
 /// One connection in its handshake: a READY of at most 64 KiB, our own greeting and READY.
-pub const HANDSHAKE_BYTES: u64 = (64 << 10) + (20 << 10);
+pub const HANDSHAKE_BYTES: u64 = (64 << 10) + (24 << 10);
 
 /// A started handler's place: correlation, responder, continuation's head. What the handler itself
 /// captures is the user's.

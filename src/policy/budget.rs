@@ -134,8 +134,7 @@ pub fn divide(budget: u64, queues: &[Queue]) -> Division {
 
     // What is left is less than one byte for each queue below its maximum.
     let mut left = budget.saturating_sub(planned);
-    #[cfg(afflux_mutation = "left_over_kept")]
-    {
+    if cfg!(afflux_mutation = "left_over_kept") {
         left = 0;
     }
     automatic.retain(|i| marks[*i] < queues[*i].bounds.max);

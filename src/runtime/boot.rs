@@ -54,6 +54,9 @@ type Report = (usize, Result<bool, StartError>);
 /// The life of one thread.
 type Run = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
+/// Starts a thread of that name.
+type Spawn<'a> = dyn FnMut(&str, Run) -> io::Result<JoinHandle<io::Result<()>>> + 'a;
+
 /// Starts a host.
 pub fn boot(
     plan: Arc<HostPlan>,
@@ -69,7 +72,7 @@ fn boot_with(
     channels: Arc<[SeatFactory]>,
     node: Option<SeatFactory>,
     streams: Arc<[SeatFactory]>,
-    spawn: &mut dyn FnMut(&str, Run) -> io::Result<JoinHandle<io::Result<()>>>,
+    spawn: &mut Spawn<'_>,
 ) -> Result<Running, StartError> {
     let mut listeners = Vec::new();
     let mut addresses = Vec::new();

@@ -4,11 +4,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mio::net::TcpListener;
-use mio::{Events, Interest, Poll, Token};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token};
 
 use super::resolver::Resolver;
 use super::shard::WAKE;
@@ -23,6 +25,9 @@ use crate::sync::wake::WakeCell;
 /// Tokens of listeners: below the waker's, above every connection's.
 const LISTENERS: usize = usize::MAX - 4096;
 
+/// The poller of writable lanes: between both.
+const WRITES: Token = Token(usize::MAX - 1);
+
 /// How long accepting rests after the system refused a connection for want of a resource.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
@@ -31,6 +36,10 @@ pub struct CompletionLoop {
     engine: CompletionEngine,
     shared: Arc<HostShared>,
     poll: Poll,
+    /// The same poller's, for leaders, who tell it when to watch a lane.
+    registry: Arc<Registry>,
+    /// Tells when completion lanes can be written; itself watched by `poll`.
+    writes: Poll,
     events: Events,
     wake: Arc<WakeCell>,
     listeners: Vec<TcpListener>,
@@ -53,9 +62,13 @@ impl CompletionLoop {
         for (i, listener) in listeners.iter_mut().enumerate() {
             poll.registry().register(listener, Token(LISTENERS + i), Interest::READABLE)?;
         }
+        let writes = Poll::new()?;
+        poll.registry().register(&mut SourceFd(&writes.as_raw_fd()), WRITES, Interest::READABLE)?;
         Ok(CompletionLoop {
             engine,
             shared,
+            registry: Arc::new(poll.registry().try_clone()?),
+            writes,
             poll,
             events: Events::with_capacity(256),
             resolver: Resolver::new(wake.clone()),
@@ -111,9 +124,14 @@ impl CompletionLoop {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
             other => other?,
         }
+        let mut writable = false;
         for event in &self.events {
             let token = event.token();
             if token == WAKE {
+                continue;
+            }
+            if token == WRITES {
+                writable = true;
                 continue;
             }
             if token.0 >= LISTENERS {
@@ -125,6 +143,9 @@ impl CompletionLoop {
             }
             let ended = event.is_read_closed() || event.is_error();
             self.ready.push((key(token), event.is_readable() || ended, event.is_writable(), ended));
+        }
+        if writable {
+            self.look_for_writable()?;
         }
         for (key, readable, writable, ended) in std::mem::take(&mut self.ready) {
             if let Some(tcp) = self.dialling.get(&key) {
@@ -144,6 +165,21 @@ impl CompletionLoop {
             }
         }
         Ok(())
+    }
+
+    /// Asks the other poller until it has no more: it is reported to this one edge by edge.
+    fn look_for_writable(&mut self) -> io::Result<()> {
+        loop {
+            match self.writes.poll(&mut self.events, Some(Duration::ZERO)) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                other => other?,
+            }
+            let before = self.ready.len();
+            self.ready.extend(self.events.iter().map(|event| (key(event.token()), false, true, false)));
+            if self.ready.len() - before < self.events.capacity() {
+                return Ok(());
+            }
+        }
     }
 
     /// Accepts a bounded number per turn; a listener that may have more stays in the list.
@@ -204,9 +240,12 @@ impl CompletionLoop {
                         transport.shutdown();
                     }
                 }
-                CompletionAction::Completion { transport } => {
-                    if let Some(tcp) = tcp_of(&transport) {
-                        tcp.mark_completion();
+                CompletionAction::Completion { conn, transport } => {
+                    if let Some(tcp) = tcp_of(&transport)
+                        && let Err(e) = tcp.mark_completion(&self.registry, self.writes.registry(), token(conn))
+                    {
+                        log::warn!("a lane cannot be watched and is ended: {e}");
+                        transport.shutdown();
                     }
                 }
                 CompletionAction::Forget { conn } => {
@@ -217,6 +256,7 @@ impl CompletionLoop {
                 CompletionAction::Unwatch { transport } => {
                     if let Some(tcp) = tcp_of(&transport) {
                         tcp.deregister(self.poll.registry());
+                        tcp.deregister(self.writes.registry());
                     }
                 }
                 CompletionAction::Log(Line::Info(text)) => log::info!("{text}"),

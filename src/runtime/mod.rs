@@ -13,5 +13,6 @@ pub mod clock;
 pub mod completion;
 pub mod machine;
 pub mod resolver;
+pub mod seat;
 pub mod shard;
 pub mod tcp;

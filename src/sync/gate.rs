@@ -39,7 +39,7 @@ mod tickets;
 mod word;
 
 pub use shard_set::{SHARDS_MAX, ShardSet};
-pub use tickets::{Cancelled, Ticket};
+pub use tickets::{Cancelled, Standing, Ticket};
 
 use crate::base::id::ShardId;
 use crate::base::time::Instant;
@@ -360,6 +360,16 @@ impl PermitGate {
         self.seats[shard.index()].grants.load(Ordering::Relaxed) > 0
     }
 
+    /// Permits out, by shard; they move while they are read.
+    pub fn held_by_shard(&self) -> Vec<u32> {
+        self.seats.iter().map(|seat| seat.held(Ordering::Relaxed)).collect()
+    }
+
+    /// All tickets that wait or were granted and not redeemed: for checks.
+    pub fn standing(&self) -> Vec<Standing> {
+        self.desk.lock().tickets.standing().collect()
+    }
+
     /// Returns `permits` of `shard`: immediately before the first instruction of a callback, or when
     /// it turns out that there is nothing to call. Each goes to the oldest eligible ticket, if any.
     pub fn release(&self, shard: ShardId, permits: u32, now: Instant) -> Outcome {
@@ -520,8 +530,9 @@ impl PermitGate {
         match new.has(PAUSED) {
             false if new.in_use() >= self.config.pause_at => Some(Pressure::Paused),
             true if new.in_use() <= self.config.resume_at => Some(Pressure::Running),
-            #[cfg(afflux_mutation = "no_hysteresis")]
-            true if new.in_use() < self.config.pause_at => Some(Pressure::Running),
+            true if cfg!(afflux_mutation = "no_hysteresis") && new.in_use() < self.config.pause_at => {
+                Some(Pressure::Running)
+            }
             _ => None,
         }
     }

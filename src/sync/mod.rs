@@ -5,12 +5,15 @@
 pub mod baton;
 pub mod cell;
 pub mod gate;
+pub mod lead;
 pub mod line;
 pub mod lock;
 pub mod mark;
 pub mod page;
 #[cfg(not(afflux_loom))]
 pub mod parker;
+#[cfg(afflux_mutations)]
+mod planted;
 pub(crate) mod primitive;
 pub mod published;
 pub mod ring;
@@ -19,3 +22,6 @@ pub mod room;
 pub mod task;
 pub mod wake;
 pub mod word;
+
+#[cfg(afflux_mutations)]
+pub use planted::is_planted;

@@ -6,6 +6,21 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use super::wake::WakeCell;
+
+/// Wakes whoever sleeps by that cell.
+struct Rouse(Arc<WakeCell>);
+
+impl Wake for Rouse {
+    fn wake(self: Arc<Self>) {
+        self.0.wake();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.wake();
+    }
+}
+
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -31,4 +46,9 @@ pub fn thread_waker() -> Waker {
 /// caller looks again.
 pub fn park(timeout: Duration) {
     thread::park_timeout(timeout);
+}
+
+/// A waker that wakes the thread which sleeps by `cell`.
+pub fn cell_waker(cell: Arc<WakeCell>) -> Waker {
+    Waker::from(Arc::new(Rouse(cell)))
 }

@@ -26,8 +26,8 @@ const AWAKE: u8 = 0;
 const SLEEPING: u8 = 1;
 const NOTIFIED: u8 = 2;
 
-/// The sleep of one thread. All methods but [`WakeCell::wake`] and [`WakeCell::wakes`] are for that
-/// thread alone.
+/// The sleep of one thread. All methods but [`WakeCell::wake`], [`WakeCell::is_asleep`] and
+/// [`WakeCell::wakes`] are for that thread alone.
 pub struct WakeCell {
     state: CachePadded<AtomicU8>,
     wakes: AtomicU64,
@@ -89,6 +89,12 @@ impl WakeCell {
     #[inline]
     pub fn awake(&self) {
         self.state.store(AWAKE, Ordering::Relaxed);
+    }
+
+    /// Whether the thread sleeps or has announced that it will. For other threads, and only to tell one that has
+    /// nothing to do from one that does not come back: it may be otherwise at once.
+    pub fn is_asleep(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == SLEEPING
     }
 
     /// How often the waker was really called.

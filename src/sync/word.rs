@@ -122,6 +122,41 @@ impl Latch {
     }
 }
 
+/// Whether an attempt that may be in vain is worth making again: after each in a row that was, twice as many
+/// are left out as before, up to [`Luck::MOST`]. Used by several threads at once it is about right.
+#[derive(Debug, Default)]
+pub struct Luck {
+    left_out: AtomicU64,
+    to_leave_out: AtomicU64,
+}
+
+impl Luck {
+    /// The most that are left out in a row.
+    pub const MOST: u64 = 64;
+
+    /// Whether to make the attempt now.
+    #[inline]
+    pub fn is_worth_it(&self) -> bool {
+        // Relaxed, here and below: an estimate orders nothing.
+        let left = self.to_leave_out.load(Ordering::Relaxed);
+        if left > 0 {
+            self.to_leave_out.store(left - 1, Ordering::Relaxed);
+        }
+        left == 0
+    }
+
+    /// How an attempt has come out.
+    #[inline]
+    pub fn note(&self, paid: bool) {
+        let before = self.left_out.load(Ordering::Relaxed);
+        let next = if paid { 0 } else { (2 * before + 1).min(Self::MOST) };
+        if next != before {
+            self.left_out.store(next, Ordering::Relaxed);
+        }
+        self.to_leave_out.store(next, Ordering::Relaxed);
+    }
+}
+
 /// A number whose readers rely on what its writer wrote before it: an epoch, a state.
 #[derive(Debug, Default)]
 pub struct Epoch(AtomicU64);
@@ -150,5 +185,24 @@ impl Epoch {
     pub fn advance(&self) -> u64 {
         // AcqRel: partner: the Acquire in `get`.
         self.0.fetch_add(1, Ordering::AcqRel) + 1
+    }
+}
+
+#[cfg(all(test, not(afflux_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_vain_is_tried_ever_more_rarely_and_what_pays_at_once() {
+        let luck = Luck::default();
+        let mut left_out = Vec::new();
+        for _ in 0..9 {
+            left_out.push((0..).take_while(|_| !luck.is_worth_it()).count());
+            luck.note(false);
+        }
+        assert_eq!(left_out, [0, 1, 3, 7, 15, 31, 63, 64, 64]);
+        while !luck.is_worth_it() {}
+        luck.note(true);
+        assert!(luck.is_worth_it() && luck.is_worth_it());
     }
 }

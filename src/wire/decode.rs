@@ -1036,7 +1036,7 @@ mod tests {
             minor: 1,
             identity: Bytes::new(),
             native: None,
-            metadata: vec![],
+            metadata: Default::default(),
         };
         assert_eq!(Mode::of(&peer(SocketType::Dealer), false), Mode::StockAsking);
         assert_eq!(Mode::of(&peer(SocketType::Req), false), Mode::StockAsking);

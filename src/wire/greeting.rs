@@ -27,6 +27,10 @@ use super::socket::SocketType;
 /// The length of a greeting.
 pub const GREETING_LEN: usize = 64;
 
+/// What a PLAIN server of libzmq says in place of ERROR and its length, to this day: the source has it as
+/// `"\x05ERROR"`, of which C reads `\x05E` as one character.
+const ERROR_OF_LIBZMQ: &[u8] = b"^RROR";
+
 /// How many commands of unknown names are ignored in one handshake.
 const STRANGERS_MAX: u8 = 8;
 
@@ -151,8 +155,8 @@ impl Handshake {
     /// it the handshake is done.
     pub fn poll_transmit(&mut self, out: &mut Vec<u8>) {
         if let (State::Answer, Some(peer)) = (self.state, &self.peer) {
-            let native = peer.native.as_ref().map(|n| (&self.hello, n.place));
-            write_metadata("READY", peer.our_type, native, &mut self.outbox);
+            let place = peer.native.as_ref().map(|n| n.place);
+            write_metadata("READY", peer.our_type, &self.hello, place, &mut self.outbox);
             self.state = State::Done;
         }
         out.append(&mut self.outbox);
@@ -227,6 +231,9 @@ impl Handshake {
         } else if self.inbox.len() == self.unit_len()? {
             let unit = std::mem::take(&mut self.inbox);
             let head = FrameHead::parse(&unit)?.ok_or(WireError::HandshakeOrder)?;
+            if let Some(data) = unit[head.size..].strip_prefix(ERROR_OF_LIBZMQ) {
+                return Err(WireError::Refused(error_reason(data)?));
+            }
             let (name, data) = split(&unit[head.size..])?;
             self.handle_command(name, data)?;
         }
@@ -327,13 +334,12 @@ impl Handshake {
 
     /// Our side of READY or INITIATE, dialling.
     fn write_own_metadata(&mut self, command: &str) {
-        match self.side {
-            Side::Dial(place) => {
-                write_metadata(command, SocketType::Dealer, Some((&self.hello, place)), &mut self.outbox);
-            }
-            Side::DialAs(socket) => write_metadata(command, socket, None, &mut self.outbox),
-            Side::Accept => {}
-        }
+        let (socket, place) = match self.side {
+            Side::Dial(place) => (SocketType::Dealer, Some(place)),
+            Side::DialAs(socket) => (socket, None),
+            Side::Accept => return,
+        };
+        write_metadata(command, socket, &self.hello, place, &mut self.outbox);
     }
 }
 
@@ -345,9 +351,9 @@ fn greeting(mechanism: &str, as_server: bool) -> [u8; GREETING_LEN] {
     out
 }
 
-fn write_metadata(command: &str, our_type: SocketType, native: Option<(&Hello, Place)>, out: &mut Vec<u8>) {
+fn write_metadata(command: &str, our_type: SocketType, hello: &Hello, place: Option<Place>, out: &mut Vec<u8>) {
     let mut properties = Vec::new();
-    write_properties(our_type, native, &mut properties);
+    write_properties(our_type, hello, place, &mut properties);
     write_command(command, &[&properties], out);
 }
 
@@ -366,7 +372,7 @@ mod tests {
     use crate::base::id::LinkId;
     use crate::base::record::Lane;
 
-    use super::super::ready::PROPERTIES_MAX;
+    use super::super::ready::{METADATA_MAX, Metadata, PROPERTIES_MAX, Role};
     use super::*;
 
     fn hello(node: &str) -> Hello {
@@ -376,11 +382,13 @@ mod tests {
             max_message: 1 << 24,
             clock_ms: 1234,
             channels: vec![("orders".into(), 100), ("stock".into(), 0)],
+            servers: vec![("desk".into(), 300)],
+            metadata: Metadata::default(),
         }
     }
 
     fn place(lane: Lane) -> Place {
-        Place { link: LinkId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff), slot: 3, lane }
+        Place { link: LinkId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff), slot: 3, lane, role: Role::Node }
     }
 
     fn plain(password: &str) -> Security {
@@ -495,6 +503,57 @@ mod tests {
         assert_eq!((native.place, native.channels), (place(Lane::Completion), vec![]));
     }
 
+    /// A client says what it is and serves nothing; it is told what is for clients, and nothing of what is for nodes.
+    #[test]
+    fn a_client_is_told_what_is_served_to_clients() {
+        for lane in [Lane::Application, Lane::Completion] {
+            let as_client = Place { role: Role::Client, ..place(lane) };
+            let mut a = new(Side::Dial(as_client), Security::Null);
+            let mut b = new(Side::Accept, Security::Null);
+            talk(&mut a, &mut b, 1000).unwrap();
+            let (a, b) = (a.into_outcome().unwrap().native.unwrap(), b.into_outcome().unwrap().native.unwrap());
+            assert_eq!((a.place, b.place), (as_client, as_client));
+            assert_eq!(b.channels, []);
+            let told = if lane == Lane::Application { hello("b").servers } else { vec![] };
+            assert_eq!(a.channels, told);
+        }
+        // Who does not say it after the client knows nothing of roles.
+        let mut a = new(Side::Dial(Place { role: Role::Client, ..place(Lane::Application) }), Security::Null);
+        let mut b = new(Side::Accept, Security::Null);
+        b.handle_bytes(GREETING).unwrap();
+        b.handle_bytes(READY_OF_DIALLER).unwrap();
+        assert_eq!(a.handle_bytes(&sent(&mut b)), Err(WireError::Property("X-Afflux-Role")));
+    }
+
+    /// The application's own properties go both ways, in every role and with every mechanism.
+    #[test]
+    fn metadata_is_told_to_everybody() {
+        let own = |node: &str| Hello {
+            metadata: [("X-Node".into(), bytes::Bytes::copy_from_slice(node.as_bytes()))].into(),
+            ..hello(node)
+        };
+        for security in [Security::Null, plain("secret")] {
+            for side in [Side::Dial(place(Lane::Application)), Side::DialAs(SocketType::Push)] {
+                let mut a = Handshake::new(side, own("a"), security.clone());
+                let mut b = Handshake::new(Side::Accept, own("b"), security.clone());
+                talk(&mut a, &mut b, 1000).unwrap();
+                let (a, b) = (a.into_outcome().unwrap(), b.into_outcome().unwrap());
+                assert_eq!((&*a.metadata, &*b.metadata), (&*own("b").metadata, &*own("a").metadata));
+            }
+        }
+    }
+
+    #[test]
+    fn metadata_has_a_bound() {
+        let take = |len: usize| {
+            let mut h = greeted(Side::Accept, Security::Null);
+            let list = properties(&[("Socket-Type", b"DEALER"), ("X-Much", &vec![b'x'; len])]);
+            h.handle_bytes(&command("READY", &list))
+        };
+        assert!(take(METADATA_MAX - 6).is_ok());
+        assert_eq!(take(METADATA_MAX - 5), Err(WireError::Property("X- (more than 2 KiB of them)")));
+    }
+
     #[test]
     fn native_pairs_agree_in_pieces_of_every_size() {
         for security in [Security::Null, plain("secret")] {
@@ -596,6 +655,15 @@ mod tests {
             assert_eq!(a.handle_bytes(&last), Err(WireError::Refused("400".into())));
             assert_eq!(sent(&mut a), b"", "an ERROR has no answer");
         }
+    }
+
+    /// As recorded from libzmq 4.3.5.
+    #[test]
+    fn libzmq_s_misspelt_refusal_is_understood() {
+        let mut h = greeted(Side::Dial(place(Lane::Application)), plain("wrong"));
+        sent(&mut h);
+        assert_eq!(h.handle_bytes(b"\x04\x09^RROR\x03400"), Err(WireError::Refused("400".into())));
+        assert_eq!(sent(&mut h), b"", "an ERROR has no answer");
     }
 
     #[test]
@@ -769,7 +837,7 @@ mod tests {
     fn names_are_matched_in_any_case_and_strangers_ignored() {
         let peer = accepted(&native_list()).unwrap();
         assert_eq!(&peer.identity[..], b"id");
-        assert_eq!(peer.metadata, [("X-Team".into(), bytes::Bytes::from_static(b"blue"))]);
+        assert_eq!(*peer.metadata, [("X-Team".into(), bytes::Bytes::from_static(b"blue"))]);
         let native = peer.native.unwrap();
         assert_eq!((native.instance, native.place.link, native.place.slot), (15, LinkId(255), 0));
         assert_eq!((native.max_message, native.clock_ms), (u64::MAX, u32::MAX));

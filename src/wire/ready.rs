@@ -24,6 +24,12 @@ pub const PROPERTIES_MAX: usize = 64;
 /// The longest identity.
 pub const IDENTITY_MAX: usize = 255;
 
+/// An application's own properties in one READY, names and values together.
+pub const METADATA_MAX: usize = 2048;
+
+/// An application's own properties, in order; each name begins with `X-`.
+pub type Metadata = Arc<[(Box<str>, Bytes)]>;
+
 /// What this node says of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
@@ -35,8 +41,22 @@ pub struct Hello {
     pub max_message: u64,
     /// Its link clock, now.
     pub clock_ms: u32,
-    /// What it serves. A channel's position is its number on the link.
+    /// What it serves to nodes. A channel's position is its number on the link.
     pub channels: ChannelList,
+    /// What it serves to clients; positions are numbers on their links.
+    pub servers: ChannelList,
+    /// The application's own properties.
+    pub metadata: Metadata,
+}
+
+/// What the dialling side of a native link is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Role {
+    /// A node like any other: both sides may start.
+    #[default]
+    Node,
+    /// Only the dialling side starts; it serves nothing.
+    Client,
 }
 
 /// Which connection of which pair.
@@ -48,6 +68,8 @@ pub struct Place {
     pub slot: u16,
     /// Which of the pair's two connections.
     pub lane: Lane,
+    /// What the dialling side is. The accepting side says it after it, as it does all of this.
+    pub role: Role,
 }
 
 /// What a peer says of itself.
@@ -64,8 +86,8 @@ pub struct PeerHello {
     pub identity: Bytes,
     /// `None`: a stock ZeroMQ peer.
     pub native: Option<NativeHello>,
-    /// Its `X-` properties that are not ours, in order.
-    pub metadata: Vec<(Box<str>, Bytes)>,
+    /// Its `X-` properties that are not ours.
+    pub metadata: Metadata,
 }
 
 /// What a native peer says of itself besides.
@@ -102,9 +124,10 @@ enum Known {
     MaxMessage,
     Clock,
     Channels,
+    Role,
 }
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "Socket-Type",
     "Identity",
     "X-Afflux-Version",
@@ -117,9 +140,13 @@ const NAMES: [&str; 12] = [
     "X-Afflux-Max-Message",
     "X-Afflux-Clock",
     "X-Afflux-Channels",
+    "X-Afflux-Role",
 ];
 
 const OUR_PREFIX: &[u8] = b"X-Afflux-";
+
+/// The value of `X-Afflux-Role`; a node says nothing.
+const CLIENT: &[u8] = b"client";
 
 impl Known {
     fn name(self) -> &'static str {
@@ -127,10 +154,13 @@ impl Known {
     }
 }
 
-/// Appends the properties of a READY (or INITIATE). `native`: as such a peer, in this place.
-pub(crate) fn write_properties(our_type: SocketType, native: Option<(&Hello, Place)>, out: &mut Vec<u8>) {
+/// Appends the properties of a READY (or INITIATE). `place`: as a native peer, there.
+pub(crate) fn write_properties(our_type: SocketType, hello: &Hello, place: Option<Place>, out: &mut Vec<u8>) {
     property(Known::SocketType, our_type.name().as_bytes(), out);
-    let Some((hello, place)) = native else { return };
+    for (name, value) in hello.metadata.iter() {
+        named(name, value, out);
+    }
+    let Some(place) = place else { return };
     property(Known::Version, VERSION.to_string().as_bytes(), out);
     property(Known::Min, VERSION_MIN.to_string().as_bytes(), out);
     property(Known::Node, hello.node.as_bytes(), out);
@@ -140,15 +170,26 @@ pub(crate) fn write_properties(our_type: SocketType, native: Option<(&Hello, Pla
     property(Known::Lane, place.lane.to_string().as_bytes(), out);
     property(Known::MaxMessage, hello.max_message.to_string().as_bytes(), out);
     property(Known::Clock, hello.clock_ms.to_string().as_bytes(), out);
+    if place.role == Role::Client {
+        property(Known::Role, CLIENT, out);
+    }
     if place.lane == Lane::Application {
+        let served: &[_] = match (place.role, our_type) {
+            (Role::Node, _) => &hello.channels,
+            (Role::Client, SocketType::Router) => &hello.servers,
+            (Role::Client, _) => &[],
+        };
         let mut list = Vec::new();
-        write_list(&hello.channels, &mut list);
+        write_list(served, &mut list);
         property(Known::Channels, &list, out);
     }
 }
 
 fn property(known: Known, value: &[u8], out: &mut Vec<u8>) {
-    let name = known.name();
+    named(known.name(), value, out);
+}
+
+fn named(name: &str, value: &[u8], out: &mut Vec<u8>) {
     out.push(name.len() as u8);
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(&(value.len() as u32).to_be_bytes());
@@ -169,7 +210,7 @@ pub(crate) fn parse_properties(data: &[u8], reader: Reader, minor: u8) -> Result
     let mut known: [Option<&[u8]>; NAMES.len()] = [None; NAMES.len()];
     let mut metadata = Vec::new();
     let mut rest = data;
-    let mut count = 0;
+    let (mut count, mut kept) = (0, 0);
     while let Some((&name_len, tail)) = rest.split_first() {
         let (name, value, tail) = split_property(name_len, tail).ok_or(WireError::Property("list"))?;
         rest = tail;
@@ -182,6 +223,10 @@ pub(crate) fn parse_properties(data: &[u8], reader: Reader, minor: u8) -> Result
                 return Err(WireError::Property(NAMES[i]));
             }
         } else if starts_with(name, b"X-") && !starts_with(name, OUR_PREFIX) {
+            kept += name.len() + value.len();
+            if kept > METADATA_MAX {
+                return Err(WireError::Property("X- (more than 2 KiB of them)"));
+            }
             let name = std::str::from_utf8(name).map_err(|_| WireError::Property("name"))?;
             metadata.push((name.into(), Bytes::copy_from_slice(value)));
         }
@@ -205,7 +250,14 @@ pub(crate) fn parse_properties(data: &[u8], reader: Reader, minor: u8) -> Result
         }
         _ => None,
     };
-    Ok(PeerHello { socket_type, our_type, minor, identity: Bytes::copy_from_slice(identity), native, metadata })
+    Ok(PeerHello {
+        socket_type,
+        our_type,
+        minor,
+        identity: Bytes::copy_from_slice(identity),
+        native,
+        metadata: metadata.into(),
+    })
 }
 
 fn may_be_native(reader: Reader, theirs: SocketType) -> bool {
@@ -237,12 +289,18 @@ fn parse_native<'a>(
         link: LinkId(read(Known::Link, get(Known::Link), hex)?),
         slot: read(Known::Slot, get(Known::Slot), decimal)?,
         lane,
+        role: match get(Known::Role) {
+            None => Role::Node,
+            Some(value) if value == CLIENT => Role::Client,
+            Some(_) => return Err(WireError::Property(Known::Role.name())),
+        },
     };
     if let Reader::Dialling(_, Some(ours)) = reader {
         for (same, known) in [
             (place.link == ours.link, Known::Link),
             (place.slot == ours.slot, Known::Slot),
             (place.lane == ours.lane, Known::Lane),
+            (place.role == ours.role, Known::Role),
         ] {
             if !same {
                 return Err(WireError::Property(known.name()));

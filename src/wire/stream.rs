@@ -117,8 +117,7 @@ impl FrameDecoder {
         }
         let prefix = Prefix::from_bytes(self.prefix);
         let size = prefix.frame_len();
-        #[cfg(not(afflux_mutation = "stream_limit_ignored"))]
-        if size > self.max {
+        if size > self.max && !cfg!(afflux_mutation = "stream_limit_ignored") {
             return Err(WireError::TooLarge { what: "a frame", size, max: self.max });
         }
         self.have = 0;

@@ -16,6 +16,39 @@ use crate::support::{
 const LONG: Duration = Duration::from_secs(80);
 const SHORT: Duration = Duration::from_millis(100);
 
+/// A peer that sends more than everybody else has its share of the permits and no more: whoever comes beside it
+/// is claimed at once, and starts after the few that it may have before him.
+#[test]
+fn a_hot_target_leaves_permits_to_others() {
+    let _dog = watch();
+    let (keep, held) = kept();
+    let server = server("server")
+        .max_jobs(40)
+        .target_job_share(5)
+        .max_started_handlers(1)
+        .channel("keep", keep)
+        .start()
+        .unwrap();
+    let hot = connected(small("hot").connect(address(&server)));
+    let mild = connected(small("mild").connect(address(&server)));
+    let ask = |host: &Host, n| host.client().channel("keep").request("", number(n)).timeout(LONG).submit();
+    let arrived = |n| until_status(&server, |s| s.shards[0].started + s.shards[0].queued + s.shards[0].unclaimed == n);
+    let mut pending: Vec<_> = (0..20).map(|n| ask(&hot, n)).collect();
+    arrived(20);
+    pending.push(ask(&mild, 20));
+    arrived(21);
+    let status = server.status();
+    let mut starts = Vec::new();
+    for (debt, payload) in held.iter().take(21) {
+        starts.push(as_number(&payload));
+        debt.reply(payload);
+    }
+    assert_eq!(starts[..4], [0, 1, 2, 20], "one started, two in the queue, and then the other's");
+    assert_eq!(starts[4..], Vec::from_iter(3..20), "the rest in their order");
+    assert_eq!((status.permits.in_use, status.permits.waiters), (3, 0), "who has its share stands in no line");
+    pending.into_iter().enumerate().for_each(|(n, p)| assert_eq!(p.wait().unwrap(), number(n as u64)));
+}
+
 /// The Guide's stages in their order: handlers do not finish, the started bound is reached, claimed jobs keep
 /// their permits up to the limit, pause is told, the receive queue fills, the sender waits, and its wait ends
 /// with the numbers that a person needs. Released, everything flows and is counted.

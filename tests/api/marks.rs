@@ -80,7 +80,12 @@ fn a_side_without_a_mark_stops_nobody() {
         let count = seen.clone();
         let server = server("server")
             .receive_hwm(receive)
-            .channel("in", told(move |m, _| drop(count.fetch_add(m.payload().len() as u64, Ordering::SeqCst))))
+            .channel(
+                "in",
+                told(move |m, _| {
+                    count.fetch_add(m.payload().len() as u64, Ordering::SeqCst);
+                }),
+            )
             .start()
             .unwrap();
         let client = connected(small("client").connect(address(&server)).send_hwm(send));

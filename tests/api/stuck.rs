@@ -2,6 +2,8 @@
 //! accepted, waits still end, because the completion thread runs no user code. Nothing here measures time:
 //! what has to happen while the shards are stuck has happened before the door is opened.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use afflux::{ByteSize, Detail, ErrorKind, Host, Hwm, IdlePolicy, Pinning, Placem
 
 use crate::support::{
     Door, address, as_number, asked, block_on, client_of, connected, echo, kept, link, number, server, serving, small,
-    until, watch,
+    told, until, watch,
 };
 
 const LONG: Duration = Duration::from_secs(80);
@@ -107,6 +109,50 @@ fn replies_peers_and_deadlines_do_not_need_a_shard() {
         debt.reply("");
     }
     assert!(tell_end.1.iter().take(3).all(|ok| ok), "the continuations run after all");
+}
+
+/// A stock peer's only connection is read by its shard. While that is stuck, the peer's silence says nothing, and it is
+/// given a sign of life in place of the answers to its own heartbeats; when the shard is back, silence counts again.
+#[test]
+fn a_stock_peer_outlives_a_stuck_shard() {
+    let _dog = watch();
+    let door = Door::shut();
+    let at_door = door.clone();
+    let (tell, heard) = channel();
+    let host = server("host")
+        .heartbeat(Duration::from_millis(40), Duration::from_millis(120))
+        .channel(
+            "door",
+            told(move |message, _| {
+                at_door.pass();
+                tell.send(message.into_payload()).unwrap();
+            }),
+        )
+        .start()
+        .unwrap();
+    let key = door.key();
+    let mut peer = TcpStream::connect(host.addresses()[0]).unwrap();
+    let mut greeting = [0; 64];
+    (greeting[0], greeting[9], greeting[10], greeting[11]) = (0xFF, 0x7F, 3, 1);
+    greeting[12..16].copy_from_slice(b"NULL");
+    peer.write_all(&greeting).unwrap();
+    peer.write_all(b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH").unwrap();
+    peer.write_all(b"\x01\x04door\x00\x01x").unwrap();
+    until(|| door.came() == 1);
+    // Its answers to what it is asked are written and not read. Ten times its death, by signs of life.
+    let mut came = Vec::new();
+    let signs = |came: &[u8]| came.windows(5).filter(|w| w[0] == 4 && w[1..].starts_with(b"PON")).count();
+    until(|| {
+        let mut part = [0; 256];
+        let n = peer.read(&mut part).unwrap();
+        assert!(n > 0, "it was given up");
+        came.extend_from_slice(&part[..n]);
+        signs(&came) == 30
+    });
+    drop(key);
+    assert_eq!(heard.recv().unwrap(), "x");
+    // It answers nothing that it is asked from here on.
+    until(|| host.status().links_lost == 1);
 }
 
 /// Replies of a run of jobs are written together at its end; one of the jobs that gets stuck holds none of

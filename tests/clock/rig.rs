@@ -412,7 +412,7 @@ impl Node {
                 CompletionAction::Watch { conn, transport } => {
                     net.watch(end(&transport), thread, (conn.index, conn.generation));
                 }
-                CompletionAction::Completion { transport } => net.set_lane(end(&transport), Lane::Completion),
+                CompletionAction::Completion { transport, .. } => net.set_lane(end(&transport), Lane::Completion),
                 CompletionAction::Forget { conn } => {
                     if let Some(end) = self.dialling.remove(&(conn.index, conn.generation)) {
                         net.unwatch(&end, thread);

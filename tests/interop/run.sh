@@ -68,7 +68,7 @@ else
     missing "histogram readers" "the files were not written"
 fi
 
-if ! cargo build --locked --quiet --release --example echo --example zmq_client --example publisher --example subscriber; then
+if ! cargo build --locked --quiet --release --example={echo,zmq_client,publisher,subscriber,one_port}; then
     missing "stock ZeroMQ clients" "the examples do not build"
 elif venv zmq 'pyzmq>=27'; then
     export PYTHONDONTWRITEBYTECODE=1
@@ -78,6 +78,15 @@ elif venv zmq 'pyzmq>=27'; then
         "$examples/zmq_client" "$examples/echo" "$results"
     check "stock publishers and subscribers" "$dir/zmq/bin/python" tests/interop/zmq_pubsub.py \
         "$examples/publisher" "$examples/subscriber" "$results"
+    # The C API of the system's library, which is another version than pyzmq's own.
+    [[ -e /usr/include/zmq.h ]] || apt libzmq3-dev || true
+    command -v cc >/dev/null || apt gcc libc6-dev || true
+    if cc -O1 -Wall -Wextra -Werror -o "$dir/zmq_client" tests/interop/zmq_client.c -lzmq; then
+        check "every socket at one port" "$dir/zmq/bin/python" tests/interop/zmq_port.py \
+            "$examples/one_port" "$examples/zmq_client" "$dir/zmq_client" "$results"
+    else
+        missing "every socket at one port" "no libzmq3-dev, or no compiler for its C API"
+    fi
 else
     missing "stock ZeroMQ clients" "pip could not install pyzmq"
 fi

@@ -15,6 +15,7 @@
 mod baton;
 mod cell;
 mod gate;
+mod lead;
 mod line;
 mod mark;
 mod page;
@@ -32,8 +33,14 @@ mod harness {
     /// Runs `body` under every interleaving that has at most two preemptions, or
     /// `LOOM_MAX_PREEMPTIONS`.
     pub fn model(body: impl Fn() + Send + Sync + 'static) {
+        model_within(2, body);
+    }
+
+    /// As [`model`], within fewer preemptions: for bodies with many steps.
+    pub fn model_within(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound.get_or_insert(2);
+        builder.preemption_bound.get_or_insert(preemptions);
+        builder.max_branches = builder.max_branches.max(20_000);
         builder.check(body);
     }
 }
@@ -49,9 +56,14 @@ mod harness {
             body();
         }
     }
+
+    /// The same.
+    pub fn model_within(_: usize, body: impl Fn() + Send + Sync + 'static) {
+        model(body);
+    }
 }
 
-use harness::{Arc, Condvar, Mutex, atomic, model, thread};
+use harness::{Arc, Condvar, Mutex, atomic, model, model_within, thread};
 
 // Fault                       File                Turns red
 // ring_relaxed_publish        sync/ring.rs        ring::*
@@ -72,4 +84,8 @@ use harness::{Arc, Condvar, Mutex, atomic, model, thread};
 // lazy_wake                   sync/wake.rs        wake::*
 // page_settles_early          sync/page.rs        page::a_settled_page_has_the_new_peak
 // published_early_version     sync/published.rs   published::*
+// lead_left_unarmed           sync/lead.rs        lead::of_two_who_wait_both_get_their_reply
+// lead_warm_while_owed        sync/lead.rs        lead::who_asks_as_the_leader_leaves_gets_his_reply
+// lead_unexpected             sync/lead.rs        lead::a_stuck_leader_holds_up_nobody
+// lead_hushed_blindly         sync/lead.rs        lead::a_stuck_leader_holds_up_nobody
 // room_enters_blindly         sync/room.rs        room::*

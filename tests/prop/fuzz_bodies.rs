@@ -7,7 +7,7 @@ use afflux::wire::assembly::PAGE;
 use afflux::wire::decode::{Decoder, Item, Mode};
 use afflux::wire::error::WireError;
 use afflux::wire::greeting::{Handshake, Security, Side};
-use afflux::wire::ready::{Hello, PeerHello, Place};
+use afflux::wire::ready::{Hello, PeerHello, Place, Role};
 use afflux::wire::socket::SocketType;
 use afflux::wire::stream::{FrameDecoder, Whole};
 
@@ -132,6 +132,8 @@ fn shake<'a>(side: Side, security: Security, chunks: impl IntoIterator<Item = &'
         max_message: MAX_MESSAGE,
         clock_ms: 1,
         channels: vec![("orders".into(), 100)],
+        servers: Vec::new(),
+        metadata: Default::default(),
     };
     let mut handshake = Handshake::new(side, hello, security);
     let (mut sent, mut used, mut came) = (Vec::new(), 0, 0);
@@ -159,7 +161,7 @@ fn shake<'a>(side: Side, security: Security, chunks: impl IntoIterator<Item = &'
 /// One byte for side and security, one for the cuts, then what the peer says.
 pub fn handshake(data: &[u8]) {
     let [choice, seed, stream @ ..] = data else { return };
-    let place = Place { link: LinkId(7), slot: 0, lane: Lane::Application };
+    let place = Place { link: LinkId(7), slot: 0, lane: Lane::Application, role: Role::Node };
     let side = [Side::Accept, Side::Dial(place), Side::DialAs(SocketType::Sub)][*choice as usize % 3];
     let security = || match choice & 0x80 {
         0 => Security::Null,

@@ -33,6 +33,7 @@ pub enum Op {
     Owned(u64),
     MaxJobs(u64),
     PauseResume(u64, u64),
+    TargetShare(u64),
     Started(u64),
     Room(u64, u64),
     Slots(u64),
@@ -81,6 +82,7 @@ fn op() -> impl Strategy<Value = Op> {
         size().prop_map(Op::Owned),
         number(1, TIMEOUT_MAX).prop_map(Op::MaxJobs),
         (number(1, 100), number(0, 99)).prop_map(|(p, r)| Op::PauseResume(p, r)),
+        number(1, 100).prop_map(Op::TargetShare),
         number(1, u64::from(u32::MAX)).prop_map(Op::Started),
         (number(1, 1_048_574), size()).prop_map(|(ops, bytes)| Op::Room(ops, bytes)),
         number(1, 1_048_574).prop_map(Op::Slots),
@@ -145,6 +147,7 @@ fn set(builder: HostBuilder, op: &Op) -> (HostBuilder, Option<&'static str>) {
             let bad = !(1..=100).contains(&p) || r > 99 || r >= p;
             (builder.pause_resume(p, r), wrong(bad, "pause_resume"))
         }
+        Op::TargetShare(n) => (builder.target_job_share(n), outside(n, 1, 100, "target_job_share")),
         Op::Started(n) => (builder.max_started_handlers(n), outside(n, 1, u64::from(u32::MAX), "max_started_handlers")),
         Op::Room(ops, bytes) => {
             let bad = !(1..=1_048_574).contains(&ops) || !(1..=512 << 30).contains(&bytes);
@@ -229,6 +232,10 @@ proptest! {
                         Op::Budget(n) => prop_assert_eq!(plan.hwm.budget, n),
                         Op::MaxMessage(n) => prop_assert_eq!(plan.max_message, n),
                         Op::Owned(n) => prop_assert_eq!(plan.max_owned_bytes, n),
+                        Op::TargetShare(n) => {
+                            let each = (u64::from(plan.jobs.limit) * n / 100).max(1);
+                            prop_assert_eq!((u64::from(plan.jobs.per_target), plan.jobs.caps_targets()), (each, each < u64::from(plan.jobs.limit)));
+                        }
                         Op::Started(n) => prop_assert_eq!(u64::from(plan.max_started), n),
                         Op::Room(ops, bytes) => {
                             prop_assert_eq!((u64::from(plan.room.ops), plan.room.bytes), (ops, bytes));

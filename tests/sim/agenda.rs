@@ -56,6 +56,8 @@ pub enum Event {
     Call(usize),
     /// The user of an operation does what he planned: cancel it, or drop it.
     GiveUp(usize),
+    /// A caller that leads a lane goes on.
+    Lead(usize),
     /// A caller looks at last what became of an operation.
     Take(usize),
     /// A responder that was kept answers, from a thread of its own.

@@ -44,10 +44,22 @@ pub fn check_node(node: &Node, book: &mut Book, coverage: &mut Coverage) {
         broken(format!("{queued} jobs are queued with {} permits", gate.limit));
     }
     let largest = plan.record_max();
-    for target in node.living.iter().map(|at| &node.targets[*at].target) {
+    let (mut jobs, mut capped) = (0, 0);
+    for known in node.living.iter().map(|at| &node.targets[*at]) {
+        let target = &known.target;
         let (bytes, limit) = (target.mark.bytes(), target.mark.limit());
-        if limit != 0 && bytes > limit.max(largest) {
+        // What a mark that fell found above itself goes, and nothing comes to it.
+        if limit != 0 && bytes > limit.max(largest).max(known.admitted) {
             broken(format!("{bytes} bytes are outstanding to {}, its mark is {limit}", target.label()));
+        }
+        coverage.see("send mark below what is held", limit != 0 && bytes > limit.max(largest));
+        jobs += target.jobs.get();
+        if plan.jobs.caps_targets() {
+            let most = u64::from(plan.jobs.per_target);
+            if target.jobs.get() > most {
+                broken(format!("{} jobs are those of {}", target.jobs.get(), target.label()));
+            }
+            capped += u64::from(target.jobs.get() == most);
         }
         if target.waiting.ops() > plan.room.per_target_ops {
             broken(format!("{} operations wait for {}", target.waiting.ops(), target.label()));
@@ -64,6 +76,10 @@ pub fn check_node(node: &Node, book: &mut Book, coverage: &mut Coverage) {
         coverage.see("reply waits for room", !target.reply_waiters.lock().is_empty());
         coverage.see("a target's part of the room is full", target.waiting.ops() == plan.room.per_target_ops);
     }
+    if jobs != queued {
+        broken(format!("{queued} jobs are queued, {jobs} of them counted at their targets"));
+    }
+    coverage.see("others have jobs beside a hot target", capped > 0 && jobs > capped * u64::from(plan.jobs.per_target));
     let (room, callers) = (&shared.room, &shared.callers_room);
     coverage.see("waiting room full", room.ops() == room.ops_max());
     coverage.see("callers' part of the room full, handlers' not", {
@@ -107,6 +123,7 @@ pub fn not_at_rest(node: &Node) -> Vec<String> {
     }
     for target in shared.targets.lock().iter() {
         left.push(("bytes under a mark", target.mark.bytes()));
+        left.push(("jobs of a target", target.jobs.get()));
         left.push(("waiters at a mark", target.mark.waiters().into()));
         left.push(("blocked marks", target.mark.is_blocked().into()));
         left.push(("operations that wait for a target", target.waiting.ops().into()));

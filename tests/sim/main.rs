@@ -26,7 +26,7 @@ mod tap;
 mod world;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once};
 use std::time::Duration;
 
@@ -110,18 +110,20 @@ fn promises_hold_whatever_happens() {
     let end = if minutes.is_some() { u64::MAX } else { asked.unwrap_or(SEEDS) };
     let time = minutes.or(asked.is_none().then_some(TIME));
     let began = std::time::Instant::now();
-    let (next, sum) = (AtomicU64::new(first), Mutex::new(Sum::default()));
+    let (next, over, sum) = (AtomicU64::new(first), AtomicBool::new(false), Mutex::new(Sum::default()));
     // A world is one thread's; worlds have nothing in common.
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while time.is_none_or(|time| began.elapsed() < time) {
+                while time.is_none_or(|time| began.elapsed() < time) && !over.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= end {
                         return;
                     }
                     let run = simulate(seed, ops);
+                    // A long run goes on to the end of its time.
+                    over.fetch_or(minutes.is_none() && !run.0.faults.is_empty(), Ordering::Relaxed);
                     sum.lock().unwrap().add(seed, ops, run);
                 }
             });

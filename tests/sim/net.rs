@@ -56,6 +56,8 @@ struct End {
     reset: bool,
     established: bool,
     refused: bool,
+    /// Its keeper is not told when there is something to read.
+    quiet: bool,
     tap: Tap,
 }
 
@@ -116,6 +118,26 @@ impl State {
             }
             self.stirred.push(*thread);
         }
+    }
+
+    /// Copies what has arrived at `own`; none of it: the end of the stream.
+    fn look(&self, own: usize, buf: &mut [u8]) -> io::Result<usize> {
+        if self.ends[own].shut {
+            return Ok(0);
+        }
+        if self.ends[own].reset {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
+        let pipe = &self.pipes[own ^ 1];
+        if pipe.arrived.is_empty() {
+            return if pipe.ended { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
+        }
+        let n = buf.len().min(pipe.arrived.len());
+        let (front, back) = pipe.arrived.as_slices();
+        let first = n.min(front.len());
+        buf[..first].copy_from_slice(&front[..first]);
+        buf[first..n].copy_from_slice(&back[..n - first]);
+        Ok(n)
     }
 
     fn readable(&self, end: usize) -> bool {
@@ -224,6 +246,15 @@ impl Net {
         }
     }
 
+    /// Turns telling of what is to be read on or off, as a poller's registration does.
+    fn set_quiet(&self, end: usize, quiet: bool) {
+        let s = &mut *self.state.lock().unwrap();
+        s.ends[end].quiet = quiet;
+        if !quiet && s.readable(end) {
+            s.edge(end);
+        }
+    }
+
     /// What a poll of this thread returns now, without waiting.
     pub fn poll(&self, thread: Thread) -> Vec<Readiness> {
         let s = &mut *self.state.lock().unwrap();
@@ -232,7 +263,7 @@ impl Net {
             .into_iter()
             .filter_map(|end| {
                 let token = s.ends[end].watchers.iter().find(|(t, _)| *t == thread)?.1;
-                let (readable, writable) = (s.readable(end), s.writable(end));
+                let (readable, writable) = (s.readable(end) && !s.ends[end].quiet, s.writable(end));
                 (readable || writable).then_some(Readiness { end, token, readable, writable })
             })
             .collect()
@@ -447,25 +478,21 @@ impl Transport for SimTransport {
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let s = &mut *self.net.state.lock().unwrap();
         let (own, other) = (self.end, self.end ^ 1);
-        if s.ends[own].shut {
-            return Ok(0);
+        let n = s.look(own, buf)?;
+        s.pipes[other].arrived.drain(..n);
+        if n > 0 {
+            let at = (self.net.clock.ns() + s.latency()).max(s.pipes[own].frozen_until);
+            self.net.agenda.add(at, Event::Acknowledge(other, n));
         }
-        if s.ends[own].reset {
-            return Err(ErrorKind::ConnectionReset.into());
-        }
-        let pipe = &mut s.pipes[other];
-        if pipe.arrived.is_empty() {
-            return if pipe.ended { Ok(0) } else { Err(ErrorKind::WouldBlock.into()) };
-        }
-        let n = buf.len().min(pipe.arrived.len());
-        let (front, back) = pipe.arrived.as_slices();
-        let first = n.min(front.len());
-        buf[..first].copy_from_slice(&front[..first]);
-        buf[first..n].copy_from_slice(&back[..n - first]);
-        pipe.arrived.drain(..n);
-        let at = (self.net.clock.ns() + s.latency()).max(s.pipes[own].frozen_until);
-        self.net.agenda.add(at, Event::Acknowledge(other, n));
         Ok(n)
+    }
+
+    fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.net.state.lock().unwrap().look(self.end, buf)
+    }
+
+    fn watch(&self, on: bool) {
+        self.net.set_quiet(self.end, !on);
     }
 
     fn write(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use afflux::base::id::ShardId;
-use afflux::base::time::Instant;
+use afflux::base::time::{Clock, Instant};
 use afflux::engine::completion::log_line::Line;
 use afflux::engine::completion::{CompletionAction, CompletionEngine, ConnKey};
 use afflux::engine::seat::SeatFactory;
@@ -17,6 +17,7 @@ use afflux::engine::shared::{HostShared, Life};
 use afflux::flow::target::Target;
 use afflux::flow::transport::Transport;
 use afflux::plan::{Endpoint, HostPlan, Idle};
+use afflux::sync::gate::Standing;
 use afflux::sync::wake::WakeCell;
 
 use super::agenda::{Agenda, Event, MS, Thread, US, VirtualClock};
@@ -74,6 +75,24 @@ pub struct Node {
     pub ended: Vec<&'static str>,
     /// Say what the host logs.
     pub verbose: bool,
+    /// How far its clock is ahead of the world's.
+    pub ahead: u64,
+    /// The gate's tickets at the last look, and what every shard held.
+    line: Vec<Standing>,
+    held: Vec<u32>,
+}
+
+/// A host's own clock.
+#[derive(Debug)]
+struct Skewed {
+    clock: Arc<VirtualClock>,
+    ahead: u64,
+}
+
+impl Clock for Skewed {
+    fn now(&self) -> Instant {
+        Instant(self.clock.ns() + self.ahead)
+    }
 }
 
 /// A target, and what the world has seen of it.
@@ -84,6 +103,9 @@ pub struct Known {
     /// Records decoded on attaches before that one, and on it.
     pub decoded_before: u64,
     pub decoded: u64,
+    /// The most that could be under its mark when it was last looked at.
+    pub admitted: u64,
+    limit: u64,
     parked: bool,
     paused: bool,
     /// Replies waited for room at the last look.
@@ -115,7 +137,7 @@ impl Node {
     pub fn new(
         (at, life): (usize, u32),
         plan: HostPlan,
-        clock: Arc<VirtualClock>,
+        (clock, ahead): (Arc<VirtualClock>, u64),
         woken: &Woken,
         (channels, node): (&[SeatFactory], Option<&SeatFactory>),
         seed: u64,
@@ -128,7 +150,7 @@ impl Node {
                 Arc::new(WakeCell::new(move || woken.lock().unwrap().push(thread)))
             })
             .collect();
-        let (shared, receivers) = HostShared::new(Arc::new(plan), clock, wakes.clone());
+        let (shared, receivers) = HostShared::new(Arc::new(plan), Arc::new(Skewed { clock, ahead }), wakes.clone());
         let mut engines: Vec<Engine> = receivers
             .shards
             .into_iter()
@@ -166,6 +188,9 @@ impl Node {
             turns: 0,
             ended: Vec::new(),
             verbose: false,
+            ahead,
+            line: Vec::new(),
+            held: vec![0; shards],
         }
     }
 
@@ -304,7 +329,7 @@ impl Node {
                     self.stir(at, false, now, agenda);
                 } else if next != Instant::NEVER {
                     // Pollers count in whole milliseconds, rounded up.
-                    let when = now + next.0.saturating_sub(now).div_ceil(1000 * US) * 1000 * US;
+                    let when = now + next.0.saturating_sub(now + self.ahead).div_ceil(1000 * US) * 1000 * US;
                     agenda.add(when, Event::Run(thread, self.runners[at].version));
                 }
             }
@@ -356,7 +381,7 @@ impl Node {
     /// True: there is more to do now.
     fn turn(&mut self, at: usize, now: u64, net: &Arc<Net>) -> bool {
         let thread = self.thread(at);
-        let now = Instant(now);
+        let (own, now) = (now, Instant(now + self.ahead));
         match &mut self.runners[at].engine {
             Engine::Shard(engine) => {
                 let turn = engine.turn(now);
@@ -393,7 +418,7 @@ impl Node {
                         CompletionAction::Watch { conn, transport } => {
                             net.watch(end_of(&transport), thread, (conn.index, conn.generation));
                         }
-                        CompletionAction::Completion { transport } => {
+                        CompletionAction::Completion { transport, .. } => {
                             net.set_lane(end_of(&transport), LaneOf::Completion);
                         }
                         CompletionAction::Forget { conn } => {
@@ -404,7 +429,7 @@ impl Node {
                         CompletionAction::Unwatch { transport } => net.unwatch(end_of(&transport), thread),
                         CompletionAction::Log(line) => {
                             if self.verbose {
-                                println!("{:>9} us, node {}: {line:?}", now.0 / 1000, self.at);
+                                println!("{:>9} us, node {}: {line:?}", own / 1000, self.at);
                             }
                             let (Line::Info(text) | Line::Warn(text)) = line;
                             self.ended.extend(REASONS.iter().find(|reason| text.contains(**reason)));
@@ -416,6 +441,29 @@ impl Node {
                 again || net.has_accepts(self.at)
             }
         }
+    }
+
+    /// Whether the gate gave its permits to the oldest: a ticket that was granted since the last look, with an
+    /// older one left of a shard that may have any free permit, is an injustice.
+    pub fn look_at_line(&mut self, coverage: &mut Coverage) -> Option<String> {
+        let gate = &self.shared.gate;
+        let line = gate.standing();
+        let held = gate.held_by_shard();
+        let before = std::mem::replace(&mut self.line, line);
+        let held_before = std::mem::replace(&mut self.held, held);
+        let waited = |t: &Standing| before.iter().any(|b| b.ticket == t.ticket && !b.granted);
+        let share = gate.share();
+        let poor = |t: &Standing| held_before[t.shard.index()] < share && self.held[t.shard.index()] < share;
+        let mut left = self.line.iter().filter(|t| !t.granted && waited(t));
+        let granted =
+            self.line.iter().filter(|t| t.granted && !before.iter().any(|b| b.ticket == t.ticket && b.granted));
+        let youngest = granted.max_by_key(|t| t.rank)?;
+        coverage.see("ticket granted while others wait", self.line.iter().any(|t| !t.granted));
+        coverage.see("ticket granted past an older one of a shard with its share", {
+            left.clone().any(|t| t.rank < youngest.rank && !poor(t))
+        });
+        let passed = left.find(|t| t.rank < youngest.rank && poor(t))?;
+        Some(format!("{youngest:?} was granted before {passed:?}; shards hold {:?}", self.held))
     }
 
     /// Notes what became of targets since the last look, and which states they passed.
@@ -430,6 +478,8 @@ impl Node {
                 link: 0,
                 decoded_before: 0,
                 decoded: 0,
+                admitted: 0,
+                limit: target.mark.limit(),
                 parked: false,
                 paused: false,
                 replying: false,
@@ -443,8 +493,24 @@ impl Node {
         let shared = &self.shared;
         let known = &mut self.targets;
         self.living.retain(|at| {
-            let Known { target, link, decoded_before, decoded, parked, paused, replying, up, gone_since } =
-                &mut known[*at];
+            let Known {
+                target,
+                link,
+                decoded_before,
+                decoded,
+                admitted,
+                limit,
+                parked,
+                paused,
+                replying,
+                up,
+                gone_since,
+            } = &mut known[*at];
+            let (before, now_limit) = (std::mem::replace(limit, target.mark.limit()), target.mark.limit());
+            coverage.see("send mark lowered", now_limit < before);
+            coverage.see("send mark raised", now_limit > before);
+            // Until this look it was the one of before.
+            *admitted = (*admitted).max(before).min(target.mark.bytes());
             let present = target.link.get();
             if present != 0 && present != *link {
                 *decoded_before += std::mem::take(decoded);
@@ -472,7 +538,8 @@ impl Node {
             coverage.see("resumed by its peer", was_paused && !*paused && present != 0);
             if target.gone.is_raised() {
                 let over = *gone_since.get_or_insert(now) + AFTERLIFE < now;
-                return !over || target.mark.bytes() > 0 || target.mark.waiters() > 0;
+                let empty = target.mark.bytes() == 0 && target.mark.waiters() == 0 && target.jobs.get() == 0;
+                return !over || !empty;
             }
             true
         });

@@ -18,7 +18,9 @@ use afflux::base::record::Kind;
 use afflux::engine::shard::ShardEngine;
 use afflux::engine::shared::{HostShared, TAG_REPLY, tag_target};
 use afflux::flow::ingress::Reason;
-use afflux::flow::target::Target;
+use afflux::flow::target::{Dialect, Target};
+use afflux::plan::{HostPlan, Hwm};
+use afflux::policy::budget::link_marks;
 use afflux::sync::cell::CellState;
 
 use super::book::{Book, LATENESS};
@@ -120,6 +122,14 @@ fn check_permits(shared: &HostShared, broken: &mut impl FnMut(String)) {
     }
 }
 
+/// The highest that the mark of a receive queue ever is.
+fn highest_receive_mark(plan: &HostPlan) -> u64 {
+    match plan.hwm.receive {
+        Hwm::Auto => link_marks(&plan.hwm, 1).receive,
+        _ => plan.receive_mark,
+    }
+}
+
 /// The queues of a shard that sleeps.
 fn check_queues(
     shared: &HostShared,
@@ -134,7 +144,7 @@ fn check_queues(
     }
     let mut ready = false;
     for (target, origin, held) in shard.origins() {
-        let label = target.label();
+        let label = || target.label();
         if let Some(head) = origin.head() {
             let owned = shared.owned.get();
             let holds = match held {
@@ -144,27 +154,39 @@ fn check_queues(
                     let free = shared.owned_line.kept_from(target.id.0);
                     owned + free > 0 && owned + head.charge + free > plan.max_owned_bytes
                 }
-                Some(Reason::PermitShare) => false,
+                Some(Reason::PermitShare) => {
+                    plan.jobs.caps_targets() && target.jobs.get() >= u64::from(plan.jobs.per_target)
+                }
             };
             ready |= held.is_none();
             coverage.see("origin held by its peer's replies", held == Some(Reason::ReplyMark));
             coverage.see("origin held by owned bytes", held == Some(Reason::OwnedBytes));
+            coverage.see("origin held by its share of the jobs", held == Some(Reason::PermitShare));
             if !holds {
+                let label = label();
                 broken(format!("a record of {label} is held by {held:?}, which is over, and shard {at} sleeps"));
             }
         }
         coverage.see("record in assembly between turns", origin.in_assembly() > 0);
         coverage.see("queue holds one record above its mark", origin.holds_oversize());
         let (outstanding, mark) = (origin.outstanding(), origin.mark());
-        if mark != 0 && outstanding > mark && !(origin.len() <= 1 && outstanding <= plan.record_max()) {
-            broken(format!("{outstanding} bytes are outstanding from {label}, the mark is {mark}"));
+        let alone = origin.len() <= 1 && outstanding <= plan.record_max();
+        // A mark that fell evicts nothing. What is above it was admitted under one of before.
+        let before = highest_receive_mark(plan);
+        coverage.see("receive mark below what is held", mark != 0 && outstanding > mark && !alone);
+        if mark != 0 && outstanding > mark.max(before) && !alone {
+            broken(format!("{outstanding} bytes are outstanding from {}, the mark is {mark}", label()));
+        }
+        let told = shared.receive_mark.get();
+        if mark != told && !matches!(target.dialect, Dialect::Local | Dialect::Stream) {
+            broken(format!("the mark of what comes from {} is {mark}, and shard {at} was told {told}", label()));
         }
         if target.parked.is_raised() && target.is_up() {
             let in_line = shared.oversize_line.kept_from(target.id.0) > 0;
             let full = if origin.is_parked() { !origin.is_empty() } else { shared.oversize.ops() > 0 || in_line };
             coverage.see("parked for want of oversize budget", !origin.is_parked());
             if !full {
-                broken(format!("the link to {label} is parked with {} records queued", origin.len()));
+                broken(format!("the link to {} is parked with {} records queued", label(), origin.len()));
             }
         }
     }

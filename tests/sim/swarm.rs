@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use afflux::base::rng::Rng;
-use afflux::plan::{ConnectPlan, Endpoint, HostPlan, Hwm, Idle, JobsPlan, ReplyPlan, RoomPlan};
+use afflux::plan::{
+    ConnectPlan, Endpoint, HostPlan, Hwm, HwmPlan, HwmProfile, Idle, JobsPlan, LimitSource, ReplyPlan, RoomPlan,
+};
+use afflux::policy::budget::link_marks;
 
 use super::node::address;
 use super::script::{Act, SCRIPT_LEN};
@@ -16,7 +19,13 @@ pub struct Swarm {
     pub shards: Vec<u16>,
     /// Nodes without a handler of their own.
     pub deaf: Vec<bool>,
+    /// How far the nodes' clocks are ahead of the world's; a node that starts anew has its neighbour's.
+    pub ahead_ms: Vec<u64>,
     pub jobs: u32,
+    /// The most that one target may have of the jobs.
+    pub job_share_percent: u64,
+    /// The budget that the marks of all links come from; 0: every link has the marks that are stated.
+    pub budget: u64,
     /// Where peers are told to pause, and to go on, in percent of the jobs.
     pub thresholds: (u64, u64),
     pub started_per_shard: u32,
@@ -63,6 +72,8 @@ pub struct Swarm {
     pub give_up_percent: u64,
     /// Operations whose callers look late at what became of them.
     pub lazy_percent: u64,
+    /// Requests after which a thread waits and leads.
+    pub lead_percent: u64,
     pub try_percent: u64,
     pub nest_percent: u64,
     pub keep_percent: u64,
@@ -141,6 +152,7 @@ impl Swarm {
             large_percent: one_of(r, &[0, 3, 15]),
             request_percent: one_of(r, &[20, 50, 90]),
             lazy_percent: one_of(r, &[0, 0, 20, 60]),
+            lead_percent: [0, 20, 60][(seed / 2 % 3) as usize],
             give_up_percent: one_of(r, &[0, 2, 10]),
             try_percent: one_of(r, &[0, 10]),
             nest_percent: one_of(r, &[0, 10, 30]),
@@ -155,6 +167,9 @@ impl Swarm {
                 kill: r.below(4) == 0,
                 drain: r.below(4) == 0,
             },
+            ahead_ms: (0..nodes).map(|_| one_of(r, &[0, 0, 3, 1_000_000, (1 << 32) - 300])).collect(),
+            job_share_percent: one_of(r, &[100, 100, 50, 20]),
+            budget: one_of(r, &[0, 0, 0, 128 << 10, 512 << 10]),
             shards,
         };
         // Every fourth run is driven into a corner that chance alone finds rarely.
@@ -197,7 +212,8 @@ impl Swarm {
         let shards = self.shards[node];
         let (pause, resume) = self.thresholds;
         let mut plan = HostPlan::defaults(&name(node), shards);
-        let jobs = JobsPlan::new(self.jobs, shards, pause as u8, resume as u8, u32::from(shards));
+        let jobs = JobsPlan::new(self.jobs, shards, pause as u8, resume as u8, u32::from(shards))
+            .with_target_percent(self.job_share_percent as u8);
         plan.instance = u128::from(life) << 32 | (node as u128 + 1);
         plan.skip_expired_requests = self.skip_expired;
         plan.idle = match self.spin_us {
@@ -219,6 +235,16 @@ impl Swarm {
             .collect();
         (plan.send_mark, plan.receive_mark) = (self.send_mark, self.receive_mark);
         (plan.hwm.send, plan.hwm.receive) = (Hwm::from_number(self.send_mark), Hwm::from_number(self.receive_mark));
+        if self.budget > 0 {
+            plan.hwm = HwmPlan {
+                profile: HwmProfile::Compact,
+                source: LimitSource::Budget,
+                limit: self.budget,
+                ..HwmPlan::default()
+            };
+            let marks = link_marks(&plan.hwm, plan.links_dialled().max(1));
+            (plan.hwm.budget, plan.send_mark, plan.receive_mark) = (marks.budget, marks.send, marks.receive);
+        }
         plan.max_message = self.max_message;
         plan.oversize_budget = self.oversize * self.max_message;
         plan.max_owned_bytes = self.owned;
@@ -245,6 +271,11 @@ impl Swarm {
         plan.turn.write_bytes_per_link = self.turn_bytes;
         plan.turn.read_block = self.read_block;
         plan
+    }
+
+    /// How far a node's clock is ahead of the world's.
+    pub fn ahead(&self, node: usize, life: u32) -> u64 {
+        self.ahead_ms[(node + life as usize) % self.nodes] * 1_000_000
     }
 
     /// A payload length.

@@ -12,6 +12,7 @@ use afflux::base::error::{Detail, ErrorKind};
 use afflux::base::rng::Rng;
 use afflux::base::time::Instant;
 use afflux::engine::call::{OneWay, Pending, TwoWay};
+use afflux::engine::lead::{self, Leader};
 use afflux::engine::shared::Life;
 use afflux::sync::gate::Pressure;
 use afflux::{Channel, Client};
@@ -71,6 +72,17 @@ impl Wake for OpWaker {
     }
 }
 
+/// A thread that waits for a reply leads the lane until then; one that is stuck reads nothing, and one that is
+/// dead does not even leave.
+struct Leading {
+    node: usize,
+    life: u32,
+    leader: Option<Leader>,
+    until: u64,
+    stuck: bool,
+    dead: bool,
+}
+
 /// A host that is being shut down: until when, and what the last quiet look saw.
 struct Draining {
     node: usize,
@@ -84,7 +96,8 @@ struct Calm {
     life: u32,
     epoch: u64,
     paused: bool,
-    /// Peer, link, whether its lane of replies is empty, whether the peer has paused us.
+    /// Peer, link and how often its lane was led in one number, whether its lane of replies is empty, whether the
+    /// peer has paused us.
     links: Vec<(Arc<str>, u64, bool, bool)>,
 }
 
@@ -93,7 +106,13 @@ impl Calm {
         let (pressure, epoch) = node.shared.gate.pressure();
         let targets = node.shared.targets.lock();
         let up = targets.iter().filter(|t| t.is_up());
-        let links = up.map(|t| (t.label(), t.link.get(), t.replies.bytes() == 0, t.mark.is_blocked())).collect();
+        // What is told on a lane that is led or warm is read when its leader comes to it, or the keeper.
+        let up = up.filter(|t| !t.lead.is_led() && !t.lead.is_warm());
+        let links = up
+            .map(|t| {
+                (t.label(), t.link.get() << 32 | u64::from(t.lead.count()), t.replies.bytes() == 0, t.mark.is_blocked())
+            })
+            .collect();
         Calm { life: node.life, epoch, paused: pressure == Pressure::Paused, links }
     }
 
@@ -120,6 +139,7 @@ pub struct World {
     started: BTreeMap<u32, (usize, Started)>,
     wakes: Arc<Wakes>,
     draining: Vec<Draining>,
+    leading: Vec<Leading>,
     load_over: Option<u64>,
     faulty: bool,
     /// Until then somebody may not have noticed a death.
@@ -162,6 +182,7 @@ impl World {
             started: BTreeMap::new(),
             wakes: Arc::new(Wakes(Mutex::new(Vec::new()))),
             draining: Vec::new(),
+            leading: Vec::new(),
             load_over: None,
             faulty: false,
             unnoticed: 0,
@@ -183,7 +204,8 @@ impl World {
         let (channels, own) = seats(&self.stage, at, life);
         let plan = self.swarm.plan(at, life);
         let seats = (&channels[..], own.as_ref());
-        Node::new((at, life), plan, self.clock.clone(), &self.woken, seats, self.rng.bits())
+        let clock = (self.clock.clone(), self.swarm.ahead(at, life));
+        Node::new((at, life), plan, clock, &self.woken, seats, self.rng.bits())
     }
 
     fn begin(&mut self) {
@@ -260,6 +282,7 @@ impl World {
         match event {
             Event::Run(thread, _) => one(thread.node),
             Event::Call(caller) => one(self.callers[caller].node),
+            Event::Lead(at) => one(self.leading[at].node),
             Event::Deliver(_) | Event::Acknowledge(..) | Event::Reset(_) => 0..0,
             Event::Connected(..) | Event::Arrive(..) => 0..0,
             _ => 0..self.nodes.len(),
@@ -278,6 +301,7 @@ impl World {
             Event::Call(caller) => self.call(caller, now),
             Event::GiveUp(op) => self.give_up(op as u32, now),
             Event::Take(op) => self.poll(op as u32, now),
+            Event::Lead(at) => self.go_on_leading(at, now),
             Event::Answer(at) => self.stage.answer(at),
             Event::Alarm(at) => self.stage.ring(at),
             Event::Fault => self.inject(now),
@@ -315,6 +339,9 @@ impl World {
                 Begun::Operation(op) => book.on_begun(op, connection),
                 Begun::Reply(op) => book.on_replied(op, connection),
             }
+        }
+        if let Some(text) = node.look_at_line(&mut self.coverage) {
+            book.fault(format!("node {}: {text}", node.at));
         }
         check_node(node, book, &mut self.coverage);
     }
@@ -370,7 +397,7 @@ impl World {
                 Poll::Ready(end) => {
                     let book = &mut *self.stage.book.lock().unwrap();
                     book.on_reply(op, &end, now);
-                    let gate = self.nodes[book.ops[op as usize].from].shared.gate.snapshot(Instant(now));
+                    let gate = self.nodes[book.ops[op as usize].from].shared.gate.snapshot(Instant(0));
                     self.coverage
                         .see("reply taken while every permit was out", end.is_ok() && gate.in_use == gate.limit);
                     true
@@ -454,12 +481,71 @@ impl World {
             true => Started::Request(caller.channel.request("ask", payload).timeout(timeout).submit()),
             false => Started::Send(caller.channel.send("tell", payload).timeout(timeout).submit()),
         };
+        let leads = request && swarm.lead_percent > 0 && r.below(100) < swarm.lead_percent;
         self.started.insert(op, (at, started));
+        if leads {
+            self.lead(at, now);
+        }
+        let (r, swarm) = (&mut self.rng, &self.swarm);
         if r.below(100) < swarm.give_up_percent {
             let when = now + r.below(timeout.as_nanos() as u64 / 4);
             self.agenda.add(when, Event::GiveUp(op as usize));
         }
         self.poll(op, now);
+    }
+
+    /// The caller's thread waits, and may lead a lane on which something is owed.
+    fn lead(&mut self, at: usize, now: u64) {
+        let node = &self.nodes[self.callers[at].node];
+        let owed: Vec<_> = {
+            let targets = node.shared.targets.lock();
+            targets.iter().filter(|t| t.in_flight.ops() > 0 && t.lane.lock().is_some()).cloned().collect()
+        };
+        if owed.is_empty() {
+            return;
+        }
+        let target = &owed[self.rng.below(owed.len() as u64) as usize];
+        let leader = Leader::begin(&node.shared, target);
+        self.coverage.see("somebody else leads", leader.is_none());
+        if leader.is_none() {
+            return lead::expect(target);
+        }
+        let fate = self.rng.below(16);
+        let time = one_of(&mut self.rng, &[MS, 5 * MS, 50 * MS]);
+        let until = now + self.rng.below(time);
+        let leading = Leading { node: node.at, life: node.life, leader, until, stuck: fate < 4, dead: fate < 1 };
+        self.agenda.add(now + self.rng.below(100 * US), Event::Lead(self.leading.len()));
+        self.leading.push(leading);
+    }
+
+    /// It reads, or leaves, or is stuck.
+    fn go_on_leading(&mut self, at: usize, now: u64) {
+        let leading = &mut self.leading[at];
+        let node = &self.nodes[leading.node];
+        if node.life != leading.life || node.is_over() {
+            leading.leader = None;
+            return;
+        }
+        let Some(leader) = &mut leading.leader else { return };
+        let revoked = !leader.leads();
+        self.coverage.see("a leader that is stuck was revoked", revoked && leading.stuck);
+        self.coverage.see("a leader leads on", !revoked && !leading.stuck);
+        if leading.dead && now < leading.until {
+            return self.agenda.add(leading.until, Event::Lead(at));
+        }
+        if leading.dead {
+            self.coverage.add("a leader that never leaves", 1);
+            return;
+        }
+        if !leading.stuck {
+            leader.settle();
+            leader.read(Instant(now), false);
+        }
+        if now >= leading.until || revoked {
+            leading.leader = None;
+            return;
+        }
+        self.agenda.add(now + 1 + self.rng.below(300 * US), Event::Lead(at));
     }
 
     fn give_up(&mut self, op: u32, now: u64) {
@@ -705,7 +791,7 @@ impl World {
         }
         for node in nodes {
             let c = &node.shared.counts;
-            let gate = node.shared.gate.snapshot(Instant(self.clock.ns()));
+            let gate = node.shared.gate.snapshot(node.shared.clock.now());
             for (what, n) in [
                 ("waited for room", c.waits.get()),
                 ("found the waiting room full", c.waiting_room_full.get()),

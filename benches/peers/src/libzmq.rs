@@ -1,13 +1,15 @@
-//! The workloads for libzmq: DEALER against ROUTER, PUSH against PULL, and a stock client's calls, which a
-//! ROUTER and an afflux host both answer.
+//! The workloads for libzmq: DEALER against ROUTER, PUSH against PULL, PUB to many subscribers, and a stock client's
+//! calls, which a ROUTER and an afflux host both answer.
 
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use serde_json::json;
 
 use crate::common::load::{Caller, Sender};
-use crate::common::{Server, hosts, serve_and_report, serve_until_released};
+use crate::common::{Args, Sample, Server, Usage, finish, hosts, serve_and_report, serve_until_released, subscribers};
 
 /// Messages that a socket may hold for its peer. With the default of 1,000 a ROUTER silently drops answers
 /// when 1,024 are outstanding; this is what an afflux host allows one peer.
@@ -164,4 +166,41 @@ impl Sender for Push {
             self.socket.send(&self.body[..], 0).expect("a message");
         }
     }
+}
+
+unsafe extern "C" {
+    /// For the one option that the crate has no method for.
+    fn zmq_setsockopt(socket: *mut c_void, option: c_int, value: *const c_void, len: usize) -> c_int;
+}
+
+/// ZMQ_XPUB_NODROP: a publication that finds no room somewhere is waited for.
+const NODROP: c_int = 69;
+
+/// A PUB that drops nothing, as the afflux publisher beside it; the subscribers are the same.
+pub fn publish(args: &Args, size: usize, count: usize) -> Sample {
+    // One that hears when somebody subscribes.
+    let mut socket = socket(zmq::XPUB);
+    let on: c_int = 1;
+    // SAFETY: the socket lives, and the option is an int of this size.
+    let set = unsafe { zmq_setsockopt(socket.as_mut_ptr(), NODROP, (&raw const on).cast(), size_of::<c_int>()) };
+    assert_eq!(set, 0, "an option");
+    socket.set_xpub_verbose(true).expect("an option");
+    let port = bind(&socket);
+    let mut server = Server::spawn(args, &subscribers::receiver(port, count, true));
+    for _ in 0..count {
+        socket.recv_msg(0).expect("a subscription");
+    }
+    let body = vec![7; size];
+    let before = (Usage::own(), server.usage());
+    let (begin, mut published) = (Instant::now(), 0u64);
+    while begin.elapsed() < args.window() {
+        for _ in 0..16 {
+            socket.send(subscribers::TOPIC, zmq::SNDMORE).expect("a frame");
+            socket.send(&body[..], 0).expect("a frame");
+        }
+        published += 16;
+    }
+    let deliveries = published * count as u64;
+    subscribers::arrived(&mut server, deliveries * subscribers::encoded(size).len() as u64);
+    finish(deliveries, begin.elapsed().as_secs_f64(), None, before, &server)
 }

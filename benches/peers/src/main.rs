@@ -26,7 +26,7 @@ use clap::Parser;
 use common::counters::{Tool, slope, system_calls};
 use common::load::{self, Caller, Sender};
 use common::raw::{Raw, Stream};
-use common::{Args, Rounds, Sample, Server, Usage, finish, hosts, raw, serving, timed};
+use common::{Args, Rounds, Sample, Server, Usage, finish, hosts, raw, serving, subscribers, timed};
 use libzmq::{Dealer, Push, Shape};
 use serde_json::{Value, json};
 use table::Table;
@@ -74,6 +74,8 @@ enum Load {
     Rtt,
     Pipeline(usize),
     OneWay,
+    /// Publications to so many subscribers.
+    FanOut(usize),
 }
 
 impl System {
@@ -161,6 +163,13 @@ fn connect(server: &Server, system: System, load: Load, size: usize) -> (Option<
 
 /// One window.
 fn measure(args: &Args, system: System, load: Load, size: usize) -> Sample {
+    if let Load::FanOut(n) = load {
+        return match system {
+            System::Libzmq => libzmq::publish(args, size, n),
+            System::Raw => subscribers::write_all(args, size, n),
+            _ => subscribers::publish(args, size, n),
+        };
+    }
     let mut server = Server::spawn(args, &system.server(load, size));
     let (_host, client) = connect(&server, system, load, size);
     match (client, load) {
@@ -197,6 +206,7 @@ fn counts(args: &Args, plan: &[Workload]) -> Vec<Value> {
                 Load::Rtt => 8_000,
                 Load::Pipeline(_) => 80_000,
                 Load::OneWay => 400_000,
+                Load::FanOut(_) => continue,
             };
             let row = format!("{name}/{}", system.name());
             let count = |tool: Option<Tool>, ops: u64| {
@@ -245,7 +255,7 @@ const ALL: &[System] = &[
 const PARKED: [System; 3] = [System::Afflux, System::Libzmq, System::Raw];
 const STOCK: [System; 2] = [System::StockOnAfflux, System::StockOnLibzmq];
 
-fn plan(args: &Args) -> [Workload; 9] {
+fn plan(args: &Args) -> [Workload; 12] {
     let requests: &[System] = if args.quick { &PARKED } else { ALL };
     let line = |name, load, size, systems| Workload { name, load, size, systems };
     [
@@ -256,6 +266,9 @@ fn plan(args: &Args) -> [Workload; 9] {
         line("one way 64 B", Load::OneWay, 64, &PARKED),
         line("one way 1 KiB", Load::OneWay, 1024, &PARKED),
         line("one way 64 KiB", Load::OneWay, 64 << 10, &PARKED),
+        line("published to 1 of 64 B", Load::FanOut(1), 64, &PARKED),
+        line("published to 10 of 64 B", Load::FanOut(10), 64, &PARKED),
+        line("published to 100 of 64 B", Load::FanOut(100), 64, &PARKED),
         line("stock round trip 64 B", Load::Rtt, 64, &STOCK),
         line("stock 256 outstanding 64 B", Load::Pipeline(256), 64, &STOCK),
     ]
@@ -274,6 +287,7 @@ fn main() {
         if let Some((service, mark)) = openloop::served(&what) {
             load_curve::serve(service, mark);
         }
+        subscribers::serve(&what);
         serve(&what);
     }
     if options.permits {

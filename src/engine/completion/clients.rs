@@ -8,7 +8,7 @@ use super::{CompletionEngine, ShardCommand};
 use crate::base::id::{ShardId, TargetId};
 use crate::engine::shared::Life;
 use crate::engine::stream::{NewSession, SessionShared};
-use crate::flow::target::{Dialect, Target, TargetSpec};
+use crate::flow::target::{Dialect, Serves, Target, TargetSpec};
 use crate::flow::transport::Transport;
 
 /// A client's share of the waiting room: there may be many that take nothing.
@@ -35,6 +35,7 @@ impl CompletionEngine {
             owner,
             dialled: false,
             dialect: Dialect::Stream,
+            serves: Serves::Node,
             label: format!("client {peer}").into(),
             send_mark: socket.plan.send_mark,
             waiting_ops: (shared.plan.room.ops / ROOM_PARTS).max(1),

@@ -61,7 +61,8 @@ impl Directory {
         self.known
     }
 
-    fn number(&mut self, name: &Arc<str>) -> Option<ChannelId> {
+    /// The number of a name, now if it has none yet; `None` if there are too many names.
+    pub(super) fn number(&mut self, name: &Arc<str>) -> Option<ChannelId> {
         if let Some(id) = self.names.get(name) {
             return Some(*id);
         }

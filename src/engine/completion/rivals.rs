@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A link that the peer dialled serves the target that we would dial for it, with its queue; while it is up
-//! that node is not dialled. Bounds: a contest holds two connections in their handshake, so there are
+//! that node is not dialled. Links of clients know no rivals: a client's name is a label. Bounds: a contest holds two connections in their handshake, so there are
 //! at most half as many as `handshakes_max`.
 
 use std::io::IoSlice;
@@ -22,6 +22,7 @@ use crate::base::time::Instant;
 use crate::engine::lanes;
 use crate::flow::link_clock::clock_ms;
 use crate::flow::target::Post;
+use crate::wire::ready::Role;
 
 /// How long the links of an earlier instance have for a sign of life.
 const SIGN_WITHIN: Duration = Duration::from_secs(1);
@@ -42,6 +43,7 @@ struct Claim {
     instance: u128,
     slot: u16,
     link: LinkId,
+    role: Role,
 }
 
 impl CompletionEngine {
@@ -49,6 +51,9 @@ impl CompletionEngine {
     pub(super) fn admit(&mut self, application: ConnKey, completion: ConnKey, dial: Option<u32>) {
         let Some(claim) = self.claim_of(application) else { return };
         let plan = &self.shared.plan;
+        if claim.role == Role::Client {
+            return self.pair(application, completion, dial, dial.is_none());
+        }
         if claim.node == plan.name && claim.instance != plan.instance {
             let why = format!("AlreadyExists: {} is the name of the node that you reached", claim.node);
             return self.refuse(application, completion, &why);
@@ -71,19 +76,23 @@ impl CompletionEngine {
             instance: native.instance,
             slot: native.place.slot,
             link: native.place.link,
+            role: native.place.role,
         })
     }
 
     /// Links of other instances of a node.
     fn earlier(&self, node: &Arc<str>, instance: u128) -> Vec<TargetId> {
-        let others = self.ups.iter().filter(|(_, up)| up.native && up.node == *node && up.instance != instance);
+        let others = self.ups.iter().filter(|(_, up)| up.is_node() && up.node == *node && up.instance != instance);
         others.map(|(id, _)| *id).collect()
     }
 
     fn admit_dialled(&mut self, application: ConnKey, completion: ConnKey, at: u32, claim: &Claim) {
         // The peer dialled us before we knew whom we dial: of the two, that of the smaller name stays.
         let theirs = self.ups.iter().find(|(_, up)| {
-            up.node == claim.node && up.instance == claim.instance && up.theirs == Some(self.dials[at as usize].slot)
+            up.is_node()
+                && up.node == claim.node
+                && up.instance == claim.instance
+                && up.theirs == Some(self.dials[at as usize].slot)
         });
         if let Some((id, link)) = theirs.map(|(id, up)| (*id, up.link)) {
             self.retire(id, link, "it is to serve the queue of the link that this host dials");
@@ -97,6 +106,7 @@ impl CompletionEngine {
     fn admit_accepted(&mut self, application: ConnKey, completion: ConnKey, claim: &Claim) {
         let own = self.dials.iter().position(|dial| {
             dial.slot == claim.slot
+                && dial.server.is_none()
                 && dial.name.as_ref().or(dial.seen.as_ref()) == Some(&claim.node)
                 && self.ups.get(&dial.target.id).is_none_or(|up| up.theirs.is_none())
         });
@@ -163,10 +173,10 @@ impl CompletionEngine {
         let Some(contest) = self.take_contest(|contest| contest.link == link) else { return };
         let Some(claim) = self.claim_of(contest.application) else { return };
         let earlier = self.earlier(&claim.node, claim.instance);
-        let alive = earlier
-            .iter()
-            .filter_map(|id| self.ups.get(id))
-            .any(|up| up.heard_at > contest.asked_at || Instant(up.target.last_read_ns.get()) > contest.asked_at);
+        let alive = earlier.iter().filter_map(|id| self.ups.get(id)).any(|up| {
+            let led = Instant(up.target.led_read_ns.get());
+            up.heard_at.max(led).max(Instant(up.target.last_read_ns.get())) > contest.asked_at
+        });
         if alive && !cfg!(afflux_mutation = "newcomer_wins") {
             let why = format!("AlreadyExists: another instance of {} is linked and alive", claim.node);
             return self.refuse(contest.application, contest.completion, &why);
@@ -181,7 +191,7 @@ impl CompletionEngine {
 
     /// A link of `node` was lost: whoever waited for its end may go on.
     pub(super) fn settle_contests(&mut self, node: &Arc<str>) {
-        if self.contests.is_empty() || self.ups.values().any(|up| up.native && up.node == *node) {
+        if self.contests.is_empty() || self.ups.values().any(|up| up.is_node() && up.node == *node) {
             return;
         }
         if let Some(contest) = self.take_contest(|contest| contest.node == *node) {

@@ -18,7 +18,7 @@ use crate::flow::link_clock::{LinkClock, clock_ms};
 use crate::flow::liveness::Peer;
 use crate::flow::pressure::{Heard, Told};
 use crate::flow::reader::Reader;
-use crate::flow::target::{Dialect, Post, Target};
+use crate::flow::target::{Dialect, Post, Serves, Target};
 use crate::wire::decode::{Decoder, Mode};
 use crate::wire::ready::PeerHello;
 
@@ -42,7 +42,8 @@ impl CompletionEngine {
     /// A stock peer that dialled us.
     pub(super) fn stock_up(&mut self, key: ConnKey, peer: PeerHello, mode: Mode, carry: Vec<u8>) {
         let label = label_of(&peer).unwrap_or_else(|| "zmq peer".into());
-        let target = self.new_target(false, Dialect::Stock, label);
+        let target = self.new_target(false, Dialect::Stock, Serves::Node, label);
+        target.set_metadata(peer.metadata);
         self.single_up(key, Single { target, dial: None, mode, minor: peer.minor, carry });
     }
 
@@ -70,6 +71,7 @@ impl CompletionEngine {
                 heard_at: now,
                 ended: false,
                 beat: None,
+                owner_turns: 0,
                 channels: Vec::new(),
                 liveness: self.liveness(Peer::Stock { pings: minor > 0 }, now),
                 clock: LinkClock::new(clock_ms(now), now),
@@ -99,6 +101,7 @@ impl CompletionEngine {
         let label = dial.name.clone().unwrap_or_else(|| dial.to.to_string().into());
         dial.seen = Some(label.clone());
         let target = dial.target.clone();
+        target.set_metadata(peer.metadata.clone());
         let Some(transport) = self.conn(key).and_then(|conn| conn.transport.clone()) else { return };
         let link = self.attach_number(&target, u64::MAX);
         if let Some(conn) = self.conn(key) {
@@ -122,6 +125,7 @@ impl CompletionEngine {
                 heard_at: now,
                 ended: false,
                 beat: None,
+                owner_turns: 0,
                 channels: Vec::new(),
                 liveness: self.liveness(Peer::Stock { pings: peer.minor > 0 }, now),
                 clock: LinkClock::new(clock_ms(now), now),

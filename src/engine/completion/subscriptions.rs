@@ -9,7 +9,7 @@ use crate::base::time::Instant;
 use crate::engine::command::ShardCommand;
 use crate::engine::lanes;
 use crate::flow::backoff::Backoff;
-use crate::flow::target::{Dialect, Post};
+use crate::flow::target::{Dialect, Post, Serves};
 use crate::plan::Endpoint;
 use crate::wire::command::write_subscription;
 
@@ -33,7 +33,7 @@ impl CompletionEngine {
     }
 
     fn add_publisher(&mut self, role: usize, to: Endpoint) {
-        let target = self.new_target(true, Dialect::Publisher(self.seat_of(role)), to.to_string().into());
+        let target = self.new_target(true, Dialect::Publisher(self.seat_of(role)), Serves::Node, to.to_string().into());
         self.command(target.owner, ShardCommand::Adopt(target.clone()));
         let at = self.dials.len() as u32;
         let backoff = Backoff::new(self.shared.plan.reconnect_min, self.shared.plan.reconnect_max);
@@ -48,6 +48,7 @@ impl CompletionEngine {
             seen: None,
             role: Some(role),
             pull: false,
+            server: None,
         });
         self.set_timer(Instant(0), Timer::Redial(at));
     }
@@ -58,6 +59,7 @@ impl CompletionEngine {
         dial.backoff.reset();
         dial.had_outcome = true;
         dial.conns = [None; 2];
+        dial.target.set_metadata(peer.metadata);
         let single =
             Single { target: dial.target.clone(), dial: Some(at), mode: Mode::Publisher, minor: peer.minor, carry };
         self.listen_to(key, role, single);
@@ -69,13 +71,14 @@ impl CompletionEngine {
             return self.close(key, "it publishes, and no subscriber here takes publishers that connect");
         };
         let label = label_of(&peer).unwrap_or_else(|| format!("publisher {}", self.next_target).into());
-        let target = self.new_target(false, Dialect::Publisher(self.seat_of(role)), label);
+        let target = self.new_target(false, Dialect::Publisher(self.seat_of(role)), Serves::Node, label);
+        target.set_metadata(peer.metadata);
         self.listen_to(key, role, Single { target, dial: None, mode: Mode::Publisher, minor: peer.minor, carry });
     }
 
-    /// Seats of roles stand behind those of channels.
+    /// Seats of roles stand behind those of channels and servers.
     fn seat_of(&self, role: usize) -> u16 {
-        (self.shared.plan.channels.len() + role) as u16
+        (self.shared.plan.channels.len() + self.shared.plan.servers.len() + role) as u16
     }
 
     /// A publisher is up, and is told what is wanted.
@@ -97,7 +100,8 @@ impl CompletionEngine {
             Some(label) => label,
             None => format!("subscriber {}", self.next_target).into(),
         };
-        let target = self.new_target(false, Dialect::Subscriber, label);
+        let target = self.new_target(false, Dialect::Subscriber, Serves::Node, label);
+        target.set_metadata(peer.metadata);
         let up = Single { target: target.clone(), dial: None, mode: Mode::Subscriber, minor: peer.minor, carry };
         if let Some(publishing) = &self.shared.publishing {
             publishing.join(&target);

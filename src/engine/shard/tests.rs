@@ -204,6 +204,7 @@ impl Bench {
             owner: S0,
             dialled: true,
             dialect,
+            serves: Serves::Node,
             label: name.into(),
             send_mark,
             waiting_ops: 16,

@@ -5,9 +5,9 @@ use super::{Ledger, Reservation, WhenFull};
 use crate::base::unit::{ByteSize, FRAME_OVERHEAD, HEADER_LEN, RECORD_OVERHEAD};
 use crate::plan::{
     CELL_BYTES, CHANNEL_LIST_BYTES, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, HostPlan, Hwm, INLINE_RECORD_MIN, JOB_BYTES,
-    LARGE_RECORD_BYTES, LINK_STATE_BYTES, METER_BYTES, QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES,
-    SESSION_STATE_BYTES, SMALL_REPLY_MAX, STARTED_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX,
-    SlowSubscriber, StreamPlan, TICKET_BYTES,
+    LARGE_RECORD_BYTES, LINK_STATE_BYTES, METADATA_BYTES, METER_BYTES, QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT,
+    RING_SLOT_BYTES, SESSION_STATE_BYTES, SMALL_REPLY_MAX, STARTED_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTION_TEXT_MAX,
+    SUBSCRIPTIONS_MAX, SlowSubscriber, StreamPlan, TICKET_BYTES,
 };
 use crate::policy::budget::link_marks;
 
@@ -252,9 +252,11 @@ fn overhead(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     ledger.add(of("started handlers", u64::from(plan.max_started), STARTED_BYTES, "the handler's end", Wait));
     ledger.add(of("link state", links, LINK_STATE_BYTES, detach, Refuse));
     ledger.add(of("channel lists of peers", links, CHANNEL_LIST_BYTES, detach, Disconnect).expecting(links * 1024));
+    ledger.add(of("properties of peers", links, METADATA_BYTES, detach, Disconnect).expecting(0));
     ledger
         .add(of("handshakes", half_open, HANDSHAKE_BYTES, "READY or timeout", Disconnect).expecting(half_open * 1024));
-    ledger.add(of("histograms and counters", threads, METER_BYTES, host, Never));
+    // One more for callers that read replies themselves.
+    ledger.add(of("histograms and counters", threads + 1, METER_BYTES, host, Never));
 }
 
 #[cfg(test)]

@@ -52,9 +52,8 @@ impl Tally {
     }
 
     pub(super) fn reset(&mut self, now: Instant) {
-        let (era, paused_since) = (self.era.wrapping_add(1), self.paused_since);
-        #[cfg(afflux_mutation = "reset_to_default")]
-        let (era, paused_since) = (0, None);
+        let kept = !cfg!(afflux_mutation = "reset_to_default");
+        let (era, paused_since) = if kept { (self.era.wrapping_add(1), self.paused_since) } else { Default::default() };
         *self = Tally { era, paused_since, paused_from: now, ..Tally::default() };
     }
 }

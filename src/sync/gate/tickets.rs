@@ -81,6 +81,19 @@ pub enum Cancelled {
     Void,
 }
 
+/// A ticket as others may see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Which one: a place in the table and how often it was used before.
+    pub ticket: (u32, u32),
+    /// Whose origin waits.
+    pub shard: ShardId,
+    /// Its age, and which of several of one age came first: the smaller is served first.
+    pub rank: (Instant, u64),
+    /// Granted, and not redeemed yet.
+    pub granted: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Tickets {
     entries: Vec<Entry>,
@@ -104,6 +117,17 @@ impl Tickets {
     /// How many wait.
     pub(super) fn count(&self) -> u32 {
         self.count
+    }
+
+    /// All of them.
+    pub(super) fn standing(&self) -> impl Iterator<Item = Standing> {
+        let taken = (0..).zip(&self.entries).filter(|(_, entry)| entry.state != State::Vacant);
+        taken.map(|(index, entry)| Standing {
+            ticket: (index, entry.generation),
+            shard: entry.shard,
+            rank: (entry.stand.since, entry.stand.sequence),
+            granted: entry.state == State::Granted,
+        })
     }
 
     /// Puts an origin of `shard` into the line: behind all of its shard that are as old as `since`.
@@ -136,17 +160,17 @@ impl Tickets {
     /// The shard of the oldest waiting ticket among those that `may` be granted one.
     pub(super) fn oldest(&self, may: impl Fn(ShardId) -> bool) -> Option<ShardId> {
         let heads = (0..).map(ShardId).zip(&self.waiting).filter(|(_, line)| line.first != NIL);
-        #[cfg(afflux_mutation = "gate_newest_first")]
-        return heads
-            .filter(|(shard, _)| may(*shard))
-            .max_by_key(|(_, line)| self.entries[line.last as usize].stand.sequence)
-            .map(|(shard, _)| shard);
-        #[cfg(not(afflux_mutation = "gate_newest_first"))]
         heads
             .filter(|(shard, _)| may(*shard))
             .min_by_key(|(_, line)| {
                 let stand = &self.entries[line.first as usize].stand;
-                (stand.since, stand.sequence)
+                if cfg!(afflux_mutation = "gate_ignores_age") {
+                    (Instant(0), 0)
+                } else if cfg!(afflux_mutation = "gate_newest_first") {
+                    (Instant(0), u64::MAX - self.entries[line.last as usize].stand.sequence)
+                } else {
+                    (stand.since, stand.sequence)
+                }
             })
             .map(|(shard, _)| shard)
     }

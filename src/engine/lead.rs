@@ -1,0 +1,307 @@
+//! A caller that waits for its reply and leads the completion lane meanwhile: the socket wakes it, and it
+//! reads for all. It decides nothing but the ends of requests; what else it reads it leaves to the
+//! completion thread, which also takes over from a leader that does not move.
+//!
+//! ```text
+//!   sit ─▶ begin ─▶ settle ─▶ spin? ─▶ sleep ─▶ read ─┬─ mine has ended ─▶ leave
+//!    │       │                          ▲             │
+//!    └───────┴─ somebody else sits or   └─────────────┘
+//!               leads: follow
+//! ```
+//!
+//! A thread has one block to read into, made when it first leads; a lane has one seat, made likewise.
+
+use std::cell::RefCell;
+use std::mem::take;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::reading;
+use super::shared::HostShared;
+use crate::base::id::CellId;
+use crate::base::time::Instant;
+use crate::flow::target::{Left, Target};
+use crate::flow::transport::Stirred;
+use crate::meter::latency::Latency;
+use crate::plan::Idle;
+use crate::sync::baton::{Asked, Released};
+use crate::sync::cell::Notify;
+use crate::sync::lead::Ticket;
+
+/// Leaders that follow each other as closely leave the lane warm: no system call between them.
+const CLOSE: Duration = Duration::from_millis(5);
+
+thread_local! {
+    /// What leaders on this thread read into, and whom they wake.
+    static KIT: RefCell<(Vec<u8>, Vec<Waker>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+/// The lead of one lane. Dropped, it leaves.
+pub struct Leader {
+    shared: Arc<HostShared>,
+    target: Arc<Target>,
+    ticket: Ticket,
+    /// A leader read here a moment ago.
+    close: bool,
+    /// There may be something unread.
+    more: bool,
+    /// Something was read that lies in the connection still.
+    peeked: bool,
+    /// The peer's end was seen.
+    ended: bool,
+    /// The link is over, or the completion thread is behind: nothing for a leader.
+    over: bool,
+}
+
+impl std::fmt::Debug for Leader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leader").field("target", &self.target.id).field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+/// What is owed on a lane: what has to keep the completion thread's poller armed.
+fn owed(target: &Target) -> bool {
+    target.in_flight.ops() > 0
+}
+
+/// Sees to it that whoever waits for something of this lane gets it, whatever becomes of a leader. Called
+/// after its slot was entered.
+pub fn expect(target: &Target) {
+    target.lead.expect(|on| watch(target, on));
+}
+
+/// Tells the lane's poller: that of the present connection, even if the one who tells it began on another. The
+/// keeper may have turned it off while he led.
+pub fn watch(target: &Target, on: bool) {
+    let lane = target.lane.lock().clone();
+    if let Some(lane) = lane {
+        lane.watch(on);
+    }
+}
+
+impl Leader {
+    /// Takes the lead, if nobody has it. The caller's request is in flight and has not ended.
+    pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>) -> Option<Self> {
+        if !target.left.lock().is_empty() {
+            return None;
+        }
+        let now = shared.clock.now();
+        let alone = || target.in_flight.ops() <= 1 && target.paused_for(now).is_none();
+        let ticket = target.lead.begin(alone, |on| watch(target, on))?;
+        let mut leader = Leader {
+            shared: shared.clone(),
+            target: target.clone(),
+            ticket,
+            close: now.since(Instant(target.led_read_ns.get())) < CLOSE,
+            more: false,
+            peeked: true,
+            ended: false,
+            over: false,
+        };
+        leader.settle();
+        Some(leader)
+    }
+
+    /// Whether it goes on leading.
+    pub fn leads(&self) -> bool {
+        !self.over && self.target.lead.is_led_by(self.ticket)
+    }
+
+    /// Whether it has to read on before it may sleep.
+    pub fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// Takes out of the connection what was only looked at. Before every sleep.
+    pub fn settle(&mut self) {
+        if !take(&mut self.peeked) {
+            return;
+        }
+        // Whoever has the turn to read does so first.
+        let Some(mut reading) = self.target.reading.try_take() else { return };
+        if let Some(reader) = reading.as_mut()
+            && reader.has_peeked()
+        {
+            // A fault is found by the next read.
+            let _ = with_kit(&self.shared, |block, _| reader.discard(block));
+        }
+        // Whoever asked for the turn relies on the look that he was promised.
+        if reading.release() == Released::MoreWork {
+            self.read_within(self.shared.clock.now(), false);
+        }
+    }
+
+    /// Reads what is there. `ended`: the peer's end was seen.
+    pub fn read(&mut self, now: Instant, ended: bool) {
+        self.ended |= ended;
+        let late = self.close && self.target.in_flight.ops() <= 1;
+        self.read_within(now, late);
+    }
+
+    /// `late`: see [`Reader::read`](crate::flow::reader::Reader::read).
+    fn read_within(&mut self, now: Instant, late: bool) {
+        let (shared, target) = (self.shared.clone(), self.target.clone());
+        target.lead.renew();
+        self.more = false;
+        loop {
+            let Some(mut reading) = target.reading.try_take() else {
+                match target.reading.ask() {
+                    // The holder looks once more before it lets go; of the end it does not know.
+                    Asked::Busy => {
+                        self.more = self.ended;
+                        return;
+                    }
+                    Asked::Free => continue,
+                }
+            };
+            let released = with_kit(&shared, |block, wakes| {
+                if let Some(reader) = reading.as_mut() {
+                    reader.ended |= self.ended;
+                    let took = |time| shared.led.lock().record(Latency::Request, time);
+                    let read = reading::read(&shared, &target, reader, block, (now, late), wakes, took);
+                    self.peeked = reader.has_peeked();
+                    self.more = read.more;
+                    if read.bytes > 0 {
+                        target.led_read_ns.raise(now.0);
+                    }
+                    if read.over.is_some() || !read.commands.is_empty() {
+                        self.leave_word(reader.link, read);
+                    }
+                }
+                reading.release()
+            });
+            if released == Released::Clean {
+                return;
+            }
+        }
+    }
+
+    /// Leaves what a leader does not deal with. Called within the turn to read, so it is in order.
+    fn leave_word(&mut self, link: u64, read: reading::Read) {
+        let mut left = self.target.left.lock();
+        // The completion thread has not come since: it shall read itself.
+        self.over |= !left.is_empty() || read.over.is_some();
+        if left.link != link {
+            *left = Left { link, ..Left::default() };
+        }
+        left.commands.extend(read.commands);
+        left.over = left.over.take().or(read.over);
+        drop(left);
+        self.shared.completion.left.lock().push(self.target.clone());
+        self.shared.completion.wake.wake();
+    }
+
+    /// Reads until `until`, without sleeping, or until the request has ended. False: in vain.
+    fn spin(&mut self, id: CellId, until: Instant) -> bool {
+        while self.leads() && self.shared.cells.is_live(id) {
+            let now = self.shared.clock.now();
+            if now >= until {
+                return false;
+            }
+            self.read(now, false);
+            std::hint::spin_loop();
+        }
+        true
+    }
+
+    fn leave(&mut self) {
+        let now = self.shared.clock.now();
+        let target = self.target.clone();
+        if self.more || owed(&target) || !self.close {
+            self.settle();
+        }
+        let more = self.more || self.over;
+        let owed = || more || owed(&target) || target.paused_for(now).is_some();
+        let warm = target.lead.leave(self.ticket, self.close, owed, |on| watch(&target, on));
+        if warm && target.warmed.raise() {
+            self.shared.completion.warm.lock().push(target);
+            self.shared.completion.wake.wake();
+        }
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// A thread that waits without leading, for as long as this lives.
+#[derive(Debug)]
+pub struct Follower<'a>(&'a Target);
+
+/// Says that the caller waits for something of this lane and does not lead it.
+pub fn follow(target: &Arc<Target>) -> Follower<'_> {
+    target.followers.add(1);
+    Follower(target)
+}
+
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        self.0.followers.sub(1);
+    }
+}
+
+/// Waits for the end of a request as the leader of its lane: until it has ended, or somebody else leads, or
+/// its time is up. The caller waits on in its own way if it has not ended.
+pub fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, id: CellId, deadline: Instant) {
+    let lane = target.lane.lock().clone();
+    let Some(lane) = lane else { return };
+    // Threads that take the lead in turn would have the completion thread's poller armed between one and the next,
+    // and it woken beside each: one thread that reads for all of them is quicker.
+    if target.followers.get() > 0 {
+        return expect(target);
+    }
+    let Some(mut seat) = lane.seat() else { return expect(target) };
+    let Some(mut leader) = Leader::begin(shared, target) else { return expect(target) };
+    shared.cells.set_notify(id, Notify::Waker(seat.waker.clone()));
+    match shared.plan.idle {
+        Idle::Park => {}
+        Idle::Spin => {
+            leader.spin(id, deadline);
+        }
+        Idle::SpinThenPark(time) if target.spins.is_worth_it() => {
+            let paid = leader.spin(id, deadline.min(shared.clock.now().after(time)));
+            target.spins.note(paid);
+        }
+        Idle::SpinThenPark(_) => {}
+    }
+    while leader.leads() && shared.cells.is_live(id) {
+        let now = shared.clock.now();
+        if now >= deadline {
+            break;
+        }
+        if leader.has_more() {
+            leader.read(now, false);
+            continue;
+        }
+        leader.settle();
+        seat.wake.prepare_sleep();
+        if !shared.cells.is_live(id) || leader.has_more() || !seat.wake.sleep_or_abort() {
+            seat.wake.awake();
+            continue;
+        }
+        let stirred = seat.sleep.sleep(deadline.since(now));
+        seat.wake.awake();
+        match stirred {
+            Ok(Stirred::Readable { ended }) => leader.read(shared.clock.now(), ended),
+            Ok(Stirred::Otherwise) => {}
+            Err(_) => break,
+        }
+    }
+}
+
+/// Hands out the thread's block and list. Wakers are the user's code and run when the block is back.
+fn with_kit<R>(shared: &HostShared, use_it: impl FnOnce(&mut [u8], &mut Vec<Waker>) -> R) -> R {
+    let (mut block, mut wakes) = KIT.with_borrow_mut(take);
+    if block.len() < shared.plan.turn.read_block {
+        block.resize(shared.plan.turn.read_block, 0);
+    }
+    let result = use_it(&mut block, &mut wakes);
+    let mut roused = take(&mut wakes);
+    KIT.with_borrow_mut(|kit| kit.0 = block);
+    roused.drain(..).for_each(Waker::wake);
+    KIT.with_borrow_mut(|kit| kit.1 = roused);
+    result
+}

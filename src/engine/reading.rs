@@ -1,0 +1,79 @@
+//! Reading a completion lane: replies end their requests here and now, whoever reads; commands and
+//! faults are handed on to the completion thread.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::answer;
+use super::shared::{HostShared, error_record};
+use crate::base::error::ErrorKind;
+use crate::base::time::Instant;
+use crate::flow::reader::{ReadEnd, Reader};
+use crate::flow::target::Target;
+use crate::wire::command::Command;
+use crate::wire::decode::Item;
+use crate::wire::stock::Malformed;
+
+/// What one read came to.
+#[derive(Default)]
+pub struct Read {
+    /// Bytes that came.
+    pub bytes: usize,
+    /// There may be more.
+    pub more: bool,
+    /// What the peer said besides replies.
+    pub commands: Vec<Command>,
+    /// Why the link has to end.
+    pub over: Option<String>,
+}
+
+/// Reads what is there, within the budget of one turn. Whoever waits for what came is put into `wakes`; `took`
+/// is told how long each request took. `late`: see [`Reader::read`].
+pub fn read(
+    shared: &HostShared,
+    target: &Arc<Target>,
+    reader: &mut Reader,
+    block: &mut [u8],
+    (now, late): (Instant, bool),
+    wakes: &mut Vec<Waker>,
+    mut took: impl FnMut(Duration),
+) -> Read {
+    let mut read = Read::default();
+    let Read { bytes, commands, over, .. } = &mut read;
+    let budget = shared.plan.turn.read_bytes_per_link;
+    let end = reader.read(block, budget, bytes, late, |item| match item {
+        Item::Record(record) => {
+            if let Some(time) = answer::take_reply(shared, target, record, now, wakes) {
+                took(time);
+            }
+        }
+        Item::Command(command) => commands.push(command),
+        // A stock peer's answer of the wrong shape: whoever asked has no better one to wait for.
+        Item::Malformed(Malformed { correlation, reason, .. }) => {
+            shared.counts.malformed.add(1);
+            if let Some(id) = correlation {
+                let error = error_record(id, None, ErrorKind::Protocol, 0, reason);
+                answer::take_reply(shared, target, error, now, wakes);
+            }
+        }
+        Item::Publication(_) => *over = Some("not a reply".into()),
+        Item::Discarded => {}
+    });
+    match end {
+        Ok(more) => read.more = more,
+        Err(end) => {
+            read.over.get_or_insert_with(|| why(&end));
+        }
+    }
+    read
+}
+
+/// Why a link ends whose lane cannot be read any more.
+pub fn why(end: &ReadEnd) -> String {
+    match end {
+        ReadEnd::Closed => "the peer closed the completion lane".into(),
+        ReadEnd::Broken(e) => e.to_string(),
+        ReadEnd::Protocol(e) => e.to_string(),
+    }
+}
