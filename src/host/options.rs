@@ -170,7 +170,7 @@ impl HostOptions {
             reply_per_peer: ByteSize::mib(4),
             reply_host: ByteSize::mib(128),
             reply_hold: ByteSize::mib(64),
-            send_timeout: Duration::from_secs(1),
+            send_timeout: Duration::from_secs(if cfg!(afflux_mutation = "sends_wait_long") { 3600 } else { 1 }),
             request_timeout: Duration::from_secs(30),
             skip_expired_requests: false,
             max_caller_rings: 128,

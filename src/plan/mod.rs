@@ -216,7 +216,7 @@ impl HostPlan {
             request_slots: 65_536,
             requests_per_peer: 16_384,
             reply: ReplyPlan::default(),
-            send_timeout: Duration::from_secs(if cfg!(afflux_mutation = "sends_wait_long") { 3600 } else { 1 }),
+            send_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(30),
             skip_expired_requests: false,
             caller_rings: 128,
