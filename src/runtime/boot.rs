@@ -34,7 +34,7 @@ pub struct Running {
     pub stream_addresses: Vec<SocketAddr>,
     /// Which threads are pinned, in the order of shards; the completion thread last.
     pub pinned: Vec<bool>,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    threads: Vec<Thread>,
 }
 
 /// What a failed start was about.
@@ -51,8 +51,9 @@ pub enum StartError {
 /// What one thread reports before it runs.
 type Report = (usize, Result<bool, StartError>);
 
-/// The life of one thread.
+/// The life of one thread, and the thread.
 type Run = Box<dyn FnOnce() -> io::Result<()> + Send>;
+type Thread = JoinHandle<io::Result<()>>;
 
 /// Starts a thread of that name.
 type Spawn<'a> = dyn FnMut(&str, Run) -> io::Result<JoinHandle<io::Result<()>>> + 'a;
@@ -151,7 +152,7 @@ fn boot_with(
 
 impl Running {
     /// One more thread. If the system refuses it, those before it end: nothing is left half started.
-    fn add(&mut self, thread: io::Result<JoinHandle<io::Result<()>>>) -> Result<(), StartError> {
+    fn add(&mut self, thread: io::Result<Thread>) -> Result<(), StartError> {
         match thread {
             Ok(thread) => self.threads.push(thread),
             Err(e) => {
@@ -188,7 +189,7 @@ fn short(name: &str) -> &str {
     &name[..end]
 }
 
-fn spawn(name: &str, run: Run) -> io::Result<JoinHandle<io::Result<()>>> {
+fn spawn(name: &str, run: Run) -> io::Result<Thread> {
     thread::Builder::new().name(name.to_string()).spawn(run)
 }
 
