@@ -1948,7 +1948,8 @@ impl<'a> Pruned<'a> {
     }
 
     fn forget(&self, target: &Target) {
-        for _ in 0..if cfg!(afflux_mutation = "ended_waiter_counts") { 0 } else { self.over.get() } {
+        let over = if cfg!(afflux_mutation = "ended_waiter_counts") { 0 } else { self.over.get() };
+        for _ in 0..over {
             target.mark.forget_waiter();
         }
     }

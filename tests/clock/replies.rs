@@ -191,7 +191,8 @@ fn a_client_that_goes_leaves_no_entry() {
     }
     rig.settle();
     for one in asked.drain(..5) {
-        let error = { one }.try_take().expect("answered").unwrap_err();
+        let mut one = one;
+        let error = one.try_take().expect("answered").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Internal);
     }
     rig.net.set_absent(0, true);
