@@ -179,7 +179,7 @@ const NODROP: c_int = 69;
 /// A PUB that drops nothing, as the afflux publisher beside it; the subscribers are the same.
 pub fn publish(args: &Args, size: usize, count: usize) -> Sample {
     // One that hears when somebody subscribes.
-    let mut socket = socket(zmq::XPUB);
+    let mut socket = socket(zmq::XPUB, Some(HIGH_WATER));
     let on: c_int = 1;
     // SAFETY: the socket lives, and the option is an int of this size.
     let set = unsafe { zmq_setsockopt(socket.as_mut_ptr(), NODROP, (&raw const on).cast(), size_of::<c_int>()) };
