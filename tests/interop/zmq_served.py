@@ -48,7 +48,10 @@ class Server:
         poller.register(self.pull, zmq.POLLIN)
         while not self.over.is_set():
             for s, _ in poller.poll(50):
-                frames = s.recv_multipart()
+                try:
+                    frames = s.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    continue  # what was there went with its connection
                 if s is self.pull:
                     self.told.append(frames)
                     continue
