@@ -745,8 +745,12 @@ impl World {
 
     /// Threads that were interrupted go on: those of one host, or all.
     fn resume(&mut self, node: Option<usize>) {
-        for (_, thread) in self.interrupted.extract_if(.., |_, thread| node.is_none_or(|node| thread.node == node)) {
-            thread.end();
+        for (number, thread) in std::mem::take(&mut self.interrupted) {
+            if node.is_none_or(|node| thread.node == node) {
+                thread.end();
+            } else {
+                self.interrupted.insert(number, thread);
+            }
         }
     }
 
