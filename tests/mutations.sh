@@ -99,7 +99,6 @@ expiry_on_own_clock     | sim  | promises
 gate_ignores_age        | sim  | promises
 waited_clock_stands     | sim  | promises
 broken_unheard          | sim  | promises
-baton_unasked           | sim  | promises
 mark_moves_unseen       | sim  | promises
 waiter_end_untold       | sim  | promises
 slot_unrelieved         | sim  | promises

@@ -1512,9 +1512,6 @@ impl ShardEngine {
             Some(writer) => writer,
             None => {
                 // The holder pokes us when he lets go; if he has already, we try again at once.
-                if cfg!(afflux_mutation = "baton_unasked") {
-                    return false;
-                }
                 if target.application.ask() == crate::sync::baton::Asked::Free {
                     self.soil(index);
                     return true;

@@ -448,6 +448,11 @@ impl Node {
     pub fn look_at_line(&mut self, coverage: &mut Coverage) -> Option<String> {
         let gate = &self.shared.gate;
         let line = gate.standing();
+        if line.is_empty() {
+            // Mostly.
+            self.line.clear();
+            return None;
+        }
         let held = gate.held_by_shard();
         let before = std::mem::replace(&mut self.line, line);
         let held_before = std::mem::replace(&mut self.held, held);

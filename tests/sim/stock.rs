@@ -17,6 +17,9 @@ const LONG: u8 = 2;
 const MORE: u8 = 1;
 const GREETING: usize = 64;
 
+/// A frame, and whether it is a command.
+type Frame = (bool, Vec<u8>);
+
 /// What a DEALER has heard.
 #[derive(Debug)]
 pub enum Heard {
@@ -158,7 +161,6 @@ impl Connection {
             self.greeted = true;
         }
         while let Some((used, frames)) = message(&self.inbox) {
-            let frames: Vec<(bool, Vec<u8>)> = frames;
             self.inbox.drain(..used);
             match &frames[..] {
                 [(true, command)] => self.take_command(command),
@@ -221,11 +223,8 @@ fn write_frame(out: &mut Vec<u8>, flags: u8, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
-/// Frames, with whether they are commands.
-type Frames = Vec<(bool, Vec<u8>)>;
-
-/// The first message, if it is whole: its length, and its frames.
-fn message(bytes: &[u8]) -> Option<(usize, Frames)> {
+/// The first message, if it is whole: its length, and its frames with whether they are commands.
+fn message(bytes: &[u8]) -> Option<(usize, Vec<Frame>)> {
     let (mut at, mut frames) = (0, Vec::new());
     loop {
         let flags = *bytes.get(at)?;

@@ -745,8 +745,7 @@ impl World {
 
     /// Threads that were interrupted go on: those of one host, or all.
     fn resume(&mut self, node: Option<usize>) {
-        let all = std::mem::take(&mut self.interrupted);
-        for (number, thread) in all {
+        for (number, thread) in std::mem::take(&mut self.interrupted) {
             if node.is_none_or(|node| thread.node == node) {
                 thread.end();
             } else {

@@ -33,23 +33,20 @@ fn a_thread_that_is_gone_takes_its_host_along() {
     builder.roles.channels.push(Arc::new(|_, _| Box::new(Broken)));
     let host = builder.start().unwrap();
     assert_eq!(host.status().failure, None);
-    let host = Arc::new(host);
-    let watching = std::thread::spawn({
-        let host = host.clone();
-        move || host.ready(LONG).unwrap_err()
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| host.ready(LONG).unwrap_err());
+        let broken = host.client().channel("broken");
+        let submitted = broken.request("", "x").timeout(LONG).submit();
+        let asked = broken.request("", "x").timeout(LONG).wait().unwrap_err();
+        let submitted = submitted.wait().unwrap_err();
+        let watched = watching.join().unwrap();
+        // Whoever comes when it is all over already is told so.
+        assert!(matches!(asked.kind(), ErrorKind::Internal | ErrorKind::ShuttingDown), "{asked}");
+        assert_eq!([submitted.kind(), watched.kind()], [ErrorKind::Internal; 2]);
+        assert!(watched.to_string().contains("planted"), "{watched}");
+        assert!(broken.send("", "later").wait().is_err());
     });
-    let broken = host.client().channel("broken");
-    let submitted = broken.request("", "x").timeout(LONG).submit();
-    let asked = broken.request("", "x").timeout(LONG).wait().unwrap_err();
-    let submitted = submitted.wait().unwrap_err();
-    let watched = watching.join().unwrap();
-    // Whoever comes when it is all over already is told so.
-    assert!(matches!(asked.kind(), ErrorKind::Internal | ErrorKind::ShuttingDown), "{asked}");
-    assert_eq!([submitted.kind(), watched.kind()], [ErrorKind::Internal; 2]);
-    assert!(watched.to_string().contains("planted"), "{watched}");
     assert!(host.status().failure.unwrap().contains("planted"));
-    assert!(broken.send("", "later").wait().is_err());
-    let host = Arc::into_inner(host).unwrap();
     assert_eq!(host.join().unwrap_err().kind(), ErrorKind::Internal);
 }
 
