@@ -13,15 +13,14 @@ use std::time::Duration;
 use afflux::base::id::ShardId;
 use afflux::base::time::{Clock, Instant};
 use afflux::engine::completion::{CompletionAction, CompletionEngine, ConnKey};
-use afflux::engine::seat::{AsyncSeat, HandlerSeat, Seat, SeatFactory};
+use afflux::engine::seat::{HandlerSeat, Seat, SeatFactory};
 use afflux::engine::shard::{LinkKey, ShardAction, ShardEngine};
 use afflux::engine::shared::{HostShared, Life};
 use afflux::flow::target::Target;
 use afflux::flow::transport::Transport;
 use afflux::plan::{ConnectPlan, Endpoint, HostPlan};
 use afflux::sync::wake::WakeCell;
-use afflux::{Channel, Client, Context, ErrorKind, Failure, Handler, Lane, LocalClient, Message, Request};
-use bytes::Bytes;
+use afflux::{Channel, Client, Context, ErrorKind, Handler, Lane, Message, Request};
 
 use crate::net::{End, Net};
 

@@ -90,13 +90,12 @@ fn one_that_floods_leaves_everybody_else_a_turn() {
             rig.dead.remove(&11);
             joined = Some((rig.clock.ns(), None));
         }
-        if let Some((_, served @ None)) = &mut joined {
-            if id < 1_000_000
-                && channels[10].try_send("", "x").is_ok()
-                && ins[10].try_send("", padded(9_999_999, 8)).is_ok()
-            {
-                *served = Some(());
-            }
+        if let Some((_, served @ None)) = &mut joined
+            && id < 1_000_000
+            && channels[10].try_send("", "x").is_ok()
+            && ins[10].try_send("", padded(9_999_999, 8)).is_ok()
+        {
+            *served = Some(());
         }
         assert!(rig.round());
         for (id, at) in &mut *came.lock().unwrap() {

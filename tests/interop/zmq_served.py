@@ -36,6 +36,8 @@ class Server:
         s.linger = 0
         s.plain_server = bool(plain)
         # The sockets' own heartbeats have to be answered while nothing else happens.
+        # A PULL at its mark stops reading, our answers too, and takes us for dead: it has none.
+        s.rcvhwm = 0
         s.heartbeat_ivl, s.heartbeat_timeout = 200, 1000
         s.bind("tcp://127.0.0.1:*")
         return s
