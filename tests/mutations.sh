@@ -37,9 +37,9 @@ line_unheeded           | loom | line::who_stays_becomes_the_first
 gate_overtake           | loom | gate::a_newcomer_does_not_overtake
 gate_lost_release       | loom | gate::a_release_against_one_who_enqueues
 gate_unversioned        | loom | gate::shares_hold_while_permits_move
-lead_left_unarmed       | loom | lead::
-lead_warm_while_owed    | loom | lead::
-lead_unexpected         | loom | lead::
+lead_left_unarmed       | loom | lead::who_leaves_something_owed_has_it_watched
+lead_warm_while_owed    | loom | lead::a_lane_is_not_warm_while_something_is_owed
+lead_unexpected         | loom | lead::a_stuck_leader_holds_up_nobody
 lead_hushed_blindly     | loom | lead::
 announced_allocated     | prop | codec::
 long_length_unchecked   | prop | codec::

@@ -285,6 +285,54 @@ fn a_lane_that_cools_is_read() {
     });
 }
 
+/// The keeper was told and has declined; what comes after the leader has gone is told again.
+#[test]
+fn who_leaves_something_owed_has_it_watched() {
+    model(|| {
+        let lane = Lane::new();
+        lane.owe();
+        lane.owe();
+        let ticket = lane.begin().expect("nobody leads");
+        assert!(matches!(lane.lead.seen(|on| lane.watch(on)), Seen::Led(..)));
+        let peer = start(&lane, |lane| {
+            lane.ask(2);
+            lane.answer(2);
+        });
+        lane.ask(1);
+        lane.answer(1);
+        lane.read();
+        lane.leave(ticket);
+        peer.join().unwrap();
+        let keeper = start(&lane, Lane::keep);
+        lane.follow(2);
+        lane.end(keeper);
+    });
+}
+
+/// The keeper declines between the look of one who asks and the leave of one who goes: either sees the other.
+#[test]
+fn a_lane_is_not_warm_while_something_is_owed() {
+    model(|| {
+        let lane = Lane::new();
+        lane.owe();
+        let ticket = lane.begin().expect("nobody leads");
+        lane.ask(1);
+        lane.answer(1);
+        lane.read();
+        let asker = start(&lane, |lane| {
+            lane.owe();
+            lane.expect();
+        });
+        let keeper = start(&lane, |lane| {
+            lane.lead.seen(|on| lane.watch(on));
+        });
+        lane.leave(ticket);
+        asker.join().unwrap();
+        keeper.join().unwrap();
+        assert!(!lane.lead.is_warm() || lane.socket.lock().unwrap().watched);
+    });
+}
+
 /// Of two who begin one leads; one who was revoked ends nothing of the next.
 #[test]
 fn leaders_exclude_each_other() {

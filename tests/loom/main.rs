@@ -84,8 +84,8 @@ use harness::{Arc, Condvar, Mutex, atomic, model, model_within, thread};
 // lazy_wake                   sync/wake.rs        wake::*
 // page_settles_early          sync/page.rs        page::a_settled_page_has_the_new_peak
 // published_early_version     sync/published.rs   published::*
-// lead_left_unarmed           sync/lead.rs        lead::of_two_who_wait_both_get_their_reply
-// lead_warm_while_owed        sync/lead.rs        lead::who_asks_as_the_leader_leaves_gets_his_reply
+// lead_left_unarmed           sync/lead.rs        lead::who_leaves_something_owed_has_it_watched
+// lead_warm_while_owed        sync/lead.rs        lead::a_lane_is_not_warm_while_something_is_owed
 // lead_unexpected             sync/lead.rs        lead::a_stuck_leader_holds_up_nobody
 // lead_hushed_blindly         sync/lead.rs        lead::a_stuck_leader_holds_up_nobody
 // room_enters_blindly         sync/room.rs        room::*
