@@ -858,6 +858,11 @@ impl CompletionEngine {
         if !cfg!(afflux_mutation = "attach_untold") {
             self.tell_one(target.id, now);
         }
+        // What a READY shows of a clock is as old as the handshake was long: the first sign of life corrects it now,
+        // and not with the next heartbeat.
+        let mut frame = Vec::new();
+        command::write_ping(self.ping_ttl(), &Context::native(clock_ms(now), 0), &mut frame);
+        self.say(&target, link, frame);
         target.link.set(link);
         self.command(
             target.owner,
@@ -1280,13 +1285,18 @@ impl CompletionEngine {
         }
     }
 
+    /// After how much silence the peer may take us for dead, as PING tells it.
+    fn ping_ttl(&self) -> u16 {
+        (self.shared.plan.dead_after.as_millis() / 100).min(u128::from(u16::MAX)) as u16
+    }
+
     /// Heartbeat of one link: a PING, or the end of it.
     fn beat(&mut self, id: TargetId, link: u64, now: Instant) {
         // What has come is read before its absence is judged: this thread may be the one that is late.
         if !cfg!(afflux_mutation = "late_judges_first") {
             self.read_lane(id);
         }
-        let ttl = (self.shared.plan.dead_after.as_millis() / 100).min(u128::from(u16::MAX)) as u16;
+        let ttl = self.ping_ttl();
         let Some(up) = self.ups.get_mut(&id).filter(|up| up.link == link) else { return };
         let target = up.target.clone();
         up.liveness.on_bytes(Lane::Application, Instant(target.last_read_ns.get()));

@@ -865,7 +865,9 @@ impl ShardEngine {
                 }
                 continue;
             }
-            if request && !shared.enter_slot(&target) {
+            // A slot that is taken in vain holds up others, who look again when it comes back: a look at the mark
+            // first.
+            if request && (!target.mark.has_room(charge) || !shared.enter_slot(&target)) {
                 break;
             }
             if target.mark.admit_waiter(charge).is_err() && !cfg!(afflux_mutation = "waiters_unmeasured") {

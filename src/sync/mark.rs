@@ -144,6 +144,11 @@ impl Mark {
         })
     }
 
+    /// Whether [`Mark::admit_waiter`] would accept it now: a look, before something else is taken for it.
+    pub fn has_room(&self, charge: u64) -> bool {
+        self.decide(|word, limit| (word.0, word.has_room(charge, limit)))
+    }
+
     /// Counts one more waiter, whatever room there is: for an operation that joins the waiters'
     /// queue from elsewhere.
     pub fn add_waiter(&self) {

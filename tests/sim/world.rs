@@ -154,6 +154,9 @@ pub struct World {
     /// Threads that hold a baton and do not go on, by the number of the interruption.
     interrupted: BTreeMap<usize, Interrupted>,
     interruptions: usize,
+    /// At the last look.
+    interruptions_seen: usize,
+    held_at_look: bool,
     draining: Vec<Draining>,
     leading: Vec<Leading>,
     load_over: Option<u64>,
@@ -208,6 +211,8 @@ impl World {
             dealers: Vec::new(),
             interrupted: BTreeMap::new(),
             interruptions: 0,
+            interruptions_seen: 0,
+            held_at_look: false,
             draining: Vec::new(),
             leading: Vec::new(),
             load_over: None,
@@ -947,7 +952,11 @@ impl World {
     fn look_at_pressure(&mut self) {
         let calm: Vec<Calm> = self.nodes.iter().map(Calm::of).collect();
         let before = std::mem::replace(&mut self.calm, calm);
-        if before.len() != self.calm.len() {
+        // Whoever is interrupted with a lane's baton keeps what is left there from leaving.
+        let interruptions = std::mem::replace(&mut self.interruptions_seen, self.interruptions);
+        let interrupted = interruptions != self.interruptions || !self.interrupted.is_empty();
+        let held = std::mem::replace(&mut self.held_at_look, interrupted);
+        if before.len() != self.calm.len() || held || interrupted {
             return;
         }
         let same = |at: usize| {
