@@ -1193,18 +1193,36 @@ impl CompletionEngine {
             up.heard_at = now;
         }
         self.take_left(id, link, left, now);
-        for command in read.commands {
-            if let Some(why) = self.heard(id, command, now) {
-                read.over.get_or_insert(why);
-                break;
-            }
-        }
+        read.over = read.over.or(self.hear_all(id, read.commands, now));
         match read.over {
             Some(why) => self.retire(id, link, &why),
             None if read.more => self.again.push(id),
             None => {}
         }
         came
+    }
+
+    /// The commands of one read of a completion lane. `Some`: the link has to end. Of many PINGs the last is answered:
+    /// one PONG is pending per link, and the latest wins.
+    fn hear_all(&mut self, id: TargetId, commands: Vec<Command>, now: Instant) -> Option<String> {
+        let mut pong = None;
+        for command in commands {
+            if let Command::Ping { context, .. } = &command {
+                pong = Some(*context);
+            }
+            if let Some(why) = self.heard(id, command, now) {
+                return Some(why);
+            }
+        }
+        if let Some(context) = pong
+            && let Some(up) = self.ups.get(&id)
+        {
+            let mut frame = Vec::new();
+            command::write_pong(&context, &mut frame);
+            let (target, link) = (up.target.clone(), up.link);
+            self.say(&target, link, frame);
+        }
+        None
     }
 
     /// A command on a completion lane. `Some`: the link has to end.
@@ -1217,10 +1235,6 @@ impl CompletionEngine {
                     up.clock.on_reading(clock, now);
                     publish_clock(up, now);
                 }
-                let mut frame = Vec::new();
-                command::write_pong(&context, &mut frame);
-                let (target, link) = (up.target.clone(), up.link);
-                self.say(&target, link, frame);
             }
             Command::Pong { context } => {
                 if let Some((own, _)) = context.as_native() {

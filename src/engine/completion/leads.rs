@@ -132,14 +132,7 @@ impl CompletionEngine {
         if left.link != link || cfg!(afflux_mutation = "lead_word_lost") {
             return;
         }
-        let mut over = left.over;
-        for command in left.commands {
-            if let Some(why) = self.heard(id, command, now) {
-                over.get_or_insert(why);
-                break;
-            }
-        }
-        if let Some(why) = over {
+        if let Some(why) = left.over.or(self.hear_all(id, left.commands, now)) {
             self.retire(id, link, &why);
         }
     }
