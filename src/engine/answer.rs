@@ -271,6 +271,14 @@ pub fn take_reply(
         _ => match shared.hold.enter(record.payload.len() as u64) {
             Ok(()) => Outcome::Reply(Body::held(record.payload, &shared.hold)),
             Err(_) if cfg!(afflux_mutation = "hold_unbounded") => Outcome::Reply(Body::free(record.payload)),
+            // Those whom nobody takes do not cost the reply of somebody who waits for it.
+            Err(_)
+                if shared.cells.is_awaited(id)
+                    && !cfg!(afflux_mutation = "awaited_refused")
+                    && shared.awaited.enter(record.payload.len() as u64).is_ok() =>
+            {
+                Outcome::Reply(Body::held(record.payload, &shared.awaited))
+            }
             Err(full) => {
                 shared.counts.reply_hold_refused.add(1);
                 let error = Error::new(ErrorKind::CapacityExceeded, Detail::ReplyHold).with(|n| {

@@ -339,6 +339,8 @@ pub struct HostShared {
     pub slots: Room,
     /// Replies arrived and not taken.
     pub hold: Arc<Room>,
+    /// Beyond the hold, replies that somebody waits for now, who takes them at once: as much as the largest one.
+    pub awaited: Arc<Room>,
     /// Charges of records claimed and not finished, as of each shard's last turn.
     pub owned: Level,
     /// What receive queues hold above their marks to take one larger record each.
@@ -485,6 +487,7 @@ impl HostShared {
             callers_room: Room::new(room.ops - room.handler_ops, room.bytes - room.handler_bytes),
             slots: Room::new(plan.request_slots, u64::MAX),
             hold: Arc::new(Room::new(u32::MAX, plan.reply.hold)),
+            awaited: Arc::new(Room::new(u32::MAX, plan.max_message)),
             owned: Level::default(),
             receive_mark: Gauge::new(plan.receive_mark),
             budget: Gauge::new(plan.hwm.budget),

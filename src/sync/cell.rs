@@ -315,6 +315,12 @@ impl<P, O> CellPool<P, O> {
         true
     }
 
+    /// Whether its end wakes somebody: a thread that sleeps for it, or a future that was polled.
+    pub fn is_awaited(&self, id: CellId) -> bool {
+        let Some(mut inside) = self.enter(id, is_held) else { return false };
+        inside.notify(|place| matches!(place, Notify::Waker(_)))
+    }
+
     /// Cuts the outcome of an operation down that has ended and that nobody has taken in time: a
     /// reply's payload is released, an error stays. The cell is not offered to a sweep again.
     /// False: taken, detached or cut down before.

@@ -1,7 +1,10 @@
 //! Bounds on the way back, calls of many stages, members of a channel, and what a stuck shard cannot hold up.
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 
 use afflux::{Detail, ErrorKind, Lane, RemoteResponder, Stage};
 
@@ -49,6 +52,34 @@ fn a_reply_that_finds_the_hold_full_is_refused_by_name() {
     assert_eq!((shared.hold.bytes(), shared.counts.replies_not_taken.get()), (0, 1));
     let error = asked[3].try_take().unwrap().unwrap_err();
     assert_eq!((error.kind(), error.error().detail()), (ErrorKind::DeadlineExceeded, Detail::NoReply));
+    rig.assert_at_rest();
+}
+
+/// Replies that nobody takes do not cost the one of somebody who waits: a body for a future that was polled passes the
+/// full hold, within a bound of its own.
+#[test]
+fn who_waits_for_a_reply_gets_it_whatever_others_leave_untaken() {
+    let (seat, held) = keeping();
+    let caller = small(Spec::new("caller", 1).connect(1, Some("server"), 1)).with(|plan| plan.reply.hold = 10_400);
+    let mut rig = Rig::up(vec![caller, small(Spec::new("server", 1).node_handler(seat))]);
+    let server = rig.client(0).node("server");
+    let mut asked: Vec<_> = (0..4).map(|_| server.request("", "x").timeout(ms(500)).submit()).collect();
+    for waiting in &mut asked[1..3] {
+        assert!(Pin::new(waiting).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    rig.settle();
+    let shared = rig.nodes[0].shared.clone();
+    for _ in 0..4 {
+        held.lock().unwrap().pop_front().unwrap().reply(vec![7; 8000]);
+        rig.settle();
+    }
+    assert_eq!((shared.hold.bytes(), shared.awaited.bytes(), shared.counts.reply_hold_refused.get()), (8000, 8000, 2));
+    assert_eq!(asked[1].try_take().unwrap().unwrap().len(), 8000, "who waits");
+    let refused = asked[2].try_take().unwrap().unwrap_err();
+    assert_eq!(refused.error().detail(), Detail::ReplyHold, "a second one before the first was taken");
+    assert_eq!(asked[3].try_take().unwrap().unwrap_err().error().detail(), Detail::ReplyHold, "nobody waits");
+    assert_eq!(asked[0].try_take().unwrap().unwrap().len(), 8000);
+    assert_eq!((shared.hold.bytes(), shared.awaited.bytes()), (0, 0));
     rig.assert_at_rest();
 }
 

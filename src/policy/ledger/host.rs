@@ -119,6 +119,7 @@ fn replies(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     ledger.add(Reservation::payload("error replies", started, ERROR_REPLY_BYTES, written, Never).expecting(0));
     let held = if typical > small { slots.saturating_mul(typical) } else { 0 };
     ledger.add(Reservation::payload("reply hold", 1, plan.reply.hold, taken, Refuse).expecting(held));
+    ledger.add(Reservation::payload("awaited replies beyond it", 1, plan.max_message, taken, Refuse).expecting(0));
     ledger.add(
         Reservation::payload("small replies", slots, small, taken, Never)
             .expecting(slots.saturating_mul(typical.min(small))),
