@@ -149,6 +149,7 @@ newcomer_wins           | api  | rivals::a_living
 timeout_ignored         | clock | waits::a_timeout
 drop_lets_run           | clock | waits::a_request_that_is_given_up
 backstop_waits_for_shard | clock | replies::a_stuck_shard
+writer_captured         | lib  | nobody_writes_what_others_leave
 awaited_refused         | clock | who_waits_for_a_reply_gets_it
 hold_unbounded          | clock | replies::a_reply_that_finds
 half_started            | lib  | boot::

@@ -426,6 +426,7 @@ impl CompletionEngine {
             || !self.again.is_empty()
             || self.shared.tick.is_raised() != self.ticker.runs()
             || !self.shared.completion.left.lock().is_empty()
+            || self.shared.completion.has_unwritten()
             || !self.shared.completion.warm.lock().is_empty()
     }
 
@@ -1400,6 +1401,9 @@ impl CompletionEngine {
         self.tell(now);
         self.tell_changes();
         self.take_all_left(now);
+        for target in self.shared.completion.take_unwritten() {
+            lanes::drive_completion(&self.shared, &target);
+        }
         for id in std::mem::take(&mut self.again) {
             self.read_lane(id);
         }

@@ -21,6 +21,10 @@ use crate::wire::stream;
 /// What a lane has staged at a time.
 pub const BATCH: BatchLimit = BatchLimit { items: 1024, bytes: 256 << 10 };
 
+/// How often a writer looks for what was left meanwhile. Whoever is left more and more would write for ever, and do
+/// nothing else: then the lane is the completion thread's, which comes by once a turn.
+const ROUNDS_MAX: u32 = 16;
+
 /// The peer's number for a record of the application lane, if it serves its channel on this link.
 #[inline]
 fn wire_channel(writer: &mut Writer<u16>, local: u16) -> Option<u16> {
@@ -150,6 +154,7 @@ pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
 
 fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Replies, Post>) {
     let mut published = Subscribed::new(shared, target);
+    let mut rounds = 0;
     loop {
         let mut room = false;
         held.drain_posts(|replies, post| match post {
@@ -232,6 +237,12 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
                 shared.port(target.owner).poke(target);
             }
         }
+        rounds += 1;
+        if rounds == ROUNDS_MAX && !cfg!(afflux_mutation = "writer_captured") {
+            drop(held);
+            shared.completion.leave_unwritten(target);
+            break;
+        }
         match held.release() {
             Some(again) => held = again,
             None => break,
@@ -293,5 +304,91 @@ fn leave_replies(shared: &HostShared, target: &Target, charge: u64) {
     shared.replies.leave(charge);
     if !cfg!(afflux_mutation = "host_replies_unrelieved") {
         shared.relieve();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+    use std::io::{self, IoSlice};
+    use std::sync::Weak;
+
+    use super::*;
+    use crate::base::id::{ShardId, TargetId};
+    use crate::base::time::{Clock, Instant};
+    use crate::flow::target::{Serves, TargetSpec};
+    use crate::flow::transport::Transport;
+    use crate::plan::HostPlan;
+    use crate::sync::wake::WakeCell;
+    use crate::sync::word::Gauge;
+
+    #[derive(Debug)]
+    struct Noon;
+
+    impl Clock for Noon {
+        fn now(&self) -> Instant {
+            Instant(1)
+        }
+    }
+
+    /// Takes everything, and as long as it is written to leaves one more command.
+    #[derive(Debug)]
+    struct Chatty {
+        target: Weak<Target>,
+        writes: Gauge,
+        most: u64,
+    }
+
+    impl Transport for Chatty {
+        fn read(&self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn write(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+            self.writes.add(1);
+            if self.writes.get() < self.most {
+                let target = self.target.upgrade().expect("it is written to");
+                let left = target.completion.post(Post::Command { link: 1, frame: "more".into() });
+                assert!(left.is_none(), "there is a writer");
+            }
+            Ok(bufs.iter().map(|buf| buf.len()).sum())
+        }
+
+        fn shutdown(&self) {}
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    /// A writer who is left one thing after another stops after a while, and the lane is the completion thread's.
+    #[test]
+    fn nobody_writes_what_others_leave_for_ever() {
+        let wakes = (0..2).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
+        let (shared, _receivers) = HostShared::new(Arc::new(HostPlan::defaults("here", 1)), Arc::new(Noon), wakes);
+        let target = Arc::new(Target::new(TargetSpec {
+            id: TargetId(7),
+            owner: ShardId(0),
+            dialled: true,
+            dialect: Dialect::Native,
+            serves: Serves::Node,
+            label: "peer".into(),
+            send_mark: 0,
+            waiting_ops: 1,
+            waiting_bytes: 1,
+            requests: 1,
+            reply_bytes: 1,
+            publications: None,
+        }));
+        let chatty = Arc::new(Chatty { target: Arc::downgrade(&target), writes: Gauge::default(), most: 40 });
+        post(&shared, &target, Post::Attach { link: 1, transport: chatty.clone() });
+        post(&shared, &target, Post::Command { link: 1, frame: "first".into() });
+        assert_eq!(chatty.writes.get(), u64::from(ROUNDS_MAX));
+        let mut turns = 0;
+        while shared.completion.has_unwritten() {
+            shared.completion.take_unwritten().iter().for_each(|target| drive_completion(&shared, target));
+            turns += 1;
+        }
+        assert_eq!((chatty.writes.get(), turns), (40, 2), "all of it was written");
     }
 }

@@ -195,6 +195,8 @@ pub struct CompletionPort {
     pub left: Lock<Vec<Arc<Target>>>,
     /// Lanes that were left warm: it comes by after a while.
     pub warm: Lock<Vec<Arc<Target>>>,
+    /// Lanes to which others left more for as long as somebody wrote; each once.
+    unwritten: Lock<Vec<Arc<Target>>>,
     commands: Sender<CompletionCommand>,
 }
 
@@ -208,6 +210,26 @@ impl CompletionPort {
     /// Hands over a command; gives it back if too many are unread.
     pub fn command(&self, command: CompletionCommand) -> Result<(), CompletionCommand> {
         hand_over(&self.commands, &self.wake, command)
+    }
+
+    /// Leaves the writing of a lane to it.
+    pub fn leave_unwritten(&self, target: &Arc<Target>) {
+        let mut unwritten = self.unwritten.lock();
+        if !unwritten.iter().any(|known| Arc::ptr_eq(known, target)) {
+            unwritten.push(target.clone());
+        }
+        drop(unwritten);
+        self.wake.wake();
+    }
+
+    /// Whether a lane was left to it.
+    pub fn has_unwritten(&self) -> bool {
+        !self.unwritten.lock().is_empty()
+    }
+
+    /// The lanes that were left to it.
+    pub fn take_unwritten(&self) -> Vec<Arc<Target>> {
+        std::mem::take(&mut *self.unwritten.lock())
     }
 }
 
@@ -500,6 +522,7 @@ impl HostShared {
                 inbox: CellList::inbox(),
                 left: Lock::new(Vec::new()),
                 warm: Lock::new(Vec::new()),
+                unwritten: Lock::new(Vec::new()),
                 commands,
             },
             led: Lock::new(LatencySet::new()),
