@@ -36,7 +36,8 @@
 //! # Ok::<(), afflux::Error>(())
 //! ```
 //!
-//! The [`manual`] has chapters on architecture, backpressure, sizing, the wire, options and operations.
+//! The [`manual`] has chapters on architecture, backpressure, sizing, the wire, options, operations and
+//! performance.
 
 /// All planted faults in one build, none of them on: `AFFLUX_MUTATION` names the one of this process. See
 /// `tests/mutations.sh`, which alone builds like this.
