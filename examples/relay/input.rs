@@ -15,6 +15,7 @@ use afflux::policy::ledger::{Reservation, WhenFull};
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use crate::priority::give_way;
 use crate::record::{Record, RecordId};
 use crate::scratch;
 
@@ -121,13 +122,14 @@ pub type Batch = io::Result<Vec<Record>>;
 
 /// Reads all sources, in their order, `rounds` times or for ever; `numbers` are the store's numbers of
 /// them. A line longer than `longest` is cut to one byte more than that, so that it is refused and
-/// counted and not held. Ends when the receiver is gone, or with a read that fails.
+/// counted and not held. Ends when the receiver is gone, or with a read that fails. `gives_way`: see [`give_way`].
 pub fn feed(
     sources: Vec<Source>,
     numbers: Vec<u32>,
     rounds: Option<u64>,
     longest: usize,
     out: &Path,
+    gives_way: bool,
 ) -> io::Result<Receiver<Batch>> {
     let (sender, receiver) = bounded(AHEAD);
     let mut inputs = Vec::new();
@@ -139,7 +141,13 @@ pub fn feed(
         inputs.push(Input { source, number, copy });
     }
     let reader = Reader { sender, cut: longest + 1 };
-    Builder::new().name("relay-input".into()).spawn(move || reader.run(inputs, rounds))?;
+    let run = move || {
+        if gives_way {
+            give_way();
+        }
+        reader.run(inputs, rounds);
+    };
+    Builder::new().name("relay-input".into()).spawn(run)?;
     Ok(receiver)
 }
 

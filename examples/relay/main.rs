@@ -33,6 +33,7 @@ mod input;
 mod interrupt;
 mod load;
 mod memory;
+mod priority;
 mod record;
 mod report;
 mod run;

@@ -15,6 +15,7 @@ use crate::counts::Shared;
 use crate::input::{self, Source};
 use crate::load::{Load, SLOT_BYTES, Until, number};
 use crate::memory::Memory;
+use crate::priority::give_way;
 use crate::report::{Ledgers, Report};
 use crate::sample::Samples;
 use crate::service::{CHANNEL, INPUT, Service, end_host};
@@ -215,7 +216,9 @@ fn drive(
     let inputs = number(&channel, INPUT, &identities, CONNECT)?;
     let longest = asking.host.plan().max_message as usize;
     let answers: PathBuf = settings.out.join(ANSWERS);
-    let feed = input::feed(sources, inputs, settings.rounds, longest, &settings.out)?;
+    // With an open loop alone: a closed one offers no more than it is answered.
+    let gives_way = settings.role == Role::Both && matches!(settings.pace, Pace::Open(_));
+    let feed = input::feed(sources, inputs, settings.rounds, longest, &settings.out, gives_way)?;
     let mut load = Load::new(channel, feed, asking.slots, asking.shared.clone(), &answers)?;
     let until = |time: Option<Duration>| Until { stop, end: time.map(|time| Instant::now() + time) };
     let (watch, end);
@@ -241,6 +244,9 @@ fn drive(
             driven.pace = format!("open loop, {x} x {rate:.0} commits/s = {:.0} requests/s offered", x * rate);
             driven.before = Memory::at_rest();
             watch = Watch::start(sides, prefix, &driven.pace)?;
+            if gives_way {
+                give_way();
+            }
             let begin = Instant::now();
             let sent = load.open(x * rate, &until(settings.seconds));
             end = drained(&mut load, sent);
