@@ -60,6 +60,10 @@ impl std::fmt::Debug for Leader {
     }
 }
 
+/// With more requests of its peer in flight nobody leads: their replies come in runs, and the completion thread reads
+/// a run at once while the caller takes what it has.
+const LEAD_MAX: u32 = 8;
+
 /// What is owed on a lane: what has to keep the completion thread's poller armed.
 fn owed(target: &Target) -> bool {
     target.in_flight.ops() > 0
@@ -83,7 +87,7 @@ pub fn watch(target: &Target, on: bool) {
 impl Leader {
     /// Takes the lead, if nobody has it. The caller's request is in flight and has not ended.
     pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>) -> Option<Self> {
-        if !target.left.lock().is_empty() {
+        if target.in_flight.ops() > LEAD_MAX || !target.left.lock().is_empty() {
             return None;
         }
         let now = shared.clock.now();

@@ -125,7 +125,8 @@ fn a_shutdown_of_a_host_in_trouble_comes_back_by_its_limit() {
     let _ = half.read_to_end(&mut Vec::new());
     drop((debts, owed));
     until_status(&deaf, |s| s.links_lost == 1);
-    assert_eq!(link(&caller).in_flight, 0);
+    // Who waits hears of the end first; the place comes back after it.
+    until(|| link(&caller).in_flight == 0);
 }
 
 fn link_to(host: &afflux::Host, peer: &str) -> u64 {

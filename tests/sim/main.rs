@@ -44,7 +44,7 @@ const OPS: usize = 5_000;
 const SEEDS: u64 = 16;
 
 /// From so many seeds on every state must have been reached.
-const COVERED: u64 = 100;
+const COVERED: u64 = 500;
 
 /// Without being asked for seeds, none is begun after this time.
 const TIME: Duration = Duration::from_secs(60);
