@@ -125,7 +125,7 @@ fn a_cancelled_local_request_is_not_started() {
     held.recv().unwrap().0.reply("");
     second.wait().unwrap();
     until_status(&host, |s| s.permits.in_use == 0 && s.shards[0].unclaimed == 0 && s.requests == 0);
-    assert_eq!(host.status().delivered, 2);
+    until_status(&host, |s| s.delivered == 2);
     assert!(held.try_recv().is_err());
 }
 
