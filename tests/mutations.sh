@@ -90,7 +90,7 @@ unspent_kept            | prop | ingress::
 client_unheld           | lib  | sessions::
 client_unanswered       | lib  | sessions::
 client_end_unread       | lib  | sessions::
-stock_told              | api  | a_stock_peer_that_speaks_and_goes
+stock_told              | api  | a_stock_peer_is_told_of_no_pressure
 peer_end_unread         | api  | a_stock_peer_that_speaks_and_goes
 target_uncapped         | api  | a_hot_target_leaves_permits_to_others
 ring_unwoken            | sim  | promises

@@ -9,6 +9,7 @@ use std::time::Duration;
 use afflux::{ByteSize, Detail, ErrorKind, Hwm, Lane};
 
 use crate::support::proxy::Proxy;
+use crate::support::subscriber::Raw;
 use crate::support::{
     as_number, asked, connected, echo, kept, link, number, padded, server, serving, small, told, until, until_or,
     until_status, watch,
@@ -203,4 +204,28 @@ fn a_stock_peer_that_speaks_and_goes() {
     assert_eq!(server.status().flow_frames_sent, 0);
     // The route that a record came with is cut down to its method, and given back whole.
     until_status(&server, |s| s.owned_bytes == 0);
+}
+
+/// Contract 18: a peer of one lane is not told of pressure, however long it lasts. It feels TCP.
+#[test]
+fn a_stock_peer_is_told_of_no_pressure() {
+    let _dog = watch();
+    let (keep, held) = kept();
+    let server = server("server").max_jobs(1).max_started_handlers(1).channel("keep", keep).start().unwrap();
+    let mut peer = Raw::dial_as(&server, "DEALER", None);
+    // The first is started and kept; the second was claimed, and keeps the only permit.
+    peer.request("keep", "1");
+    peer.request("keep", "2");
+    let debt = held.recv().unwrap();
+    until_status(&server, |s| s.is_paused());
+    // The thread that tells has looked at it since then, and more than once.
+    let others: Vec<_> = (2..=4)
+        .map(|n| {
+            let other = Raw::dial_as(&server, "DEALER", None);
+            until_status(&server, |s| s.links_up == n);
+            other
+        })
+        .collect();
+    assert_eq!(server.status().flow_frames_sent, 0);
+    drop((debt, others));
 }

@@ -66,6 +66,12 @@ impl Raw {
         }
     }
 
+    /// Asks as a DEALER does: an id, nothing, the route, the payload.
+    pub fn request(&mut self, route: &str, payload: &str) {
+        let frame = |more: u8, body: &str| [&[more, body.len() as u8], body.as_bytes()].concat();
+        self.0.write_all(&[frame(1, "id"), frame(1, ""), frame(1, route), frame(0, payload)].concat()).unwrap();
+    }
+
     /// Sends so many lists of channels, each with another name.
     pub fn announce(&mut self, n: u32) {
         for at in 1..=n {
