@@ -394,6 +394,9 @@ fn small_replies() {
     replies(&SIZES[..3]);
 }
 
+/// So many requests are under way at most while replies are piled up.
+const AT_ONCE: usize = 128;
+
 fn replies(sizes: &[usize]) {
     let _turn = alone();
     let _dog = watch_for(LONG);
@@ -423,6 +426,10 @@ fn replies(sizes: &[usize]) {
                 // Faster than the shard: the ring and this peer's part of the room are full.
                 Some(end) => assert_eq!(end.unwrap_err().error().detail(), Detail::WaitingRoomFull),
                 None => pending.push(one),
+            }
+            // A burst of requests would leave chunks with the shards, which are another row's.
+            if pending.len() % AT_ONCE == 0 {
+                until_status(&server, |s| s.delivered == pending.len() as u64 + 1);
             }
         }
         until_status(&server, |s| s.delivered == n + 1 && s.owned_bytes == 0);
