@@ -452,8 +452,12 @@ fn reply_hold() {
     let _turn = alone();
     let _dog = watch_for(LONG);
     for size in [0, 1, 100, 2048, 64 << 10] {
-        let server =
-            support::server("server").channel("make", asked(move |r, cx| r.reply(cx, payload(size)))).start().unwrap();
+        // However late the client reads, none of the replies waits for room.
+        let server = support::server("server")
+            .reply_marks(ByteSize::mib(64), ByteSize::mib(128))
+            .channel("make", asked(move |r, cx| r.reply(cx, payload(size))))
+            .start()
+            .unwrap();
         let client = connected(small("client").connect(address(&server)).reply_hold(ByteSize::mib(32)));
         let make = client.client().channel("make");
         let mut pending = Vec::with_capacity(1000);
