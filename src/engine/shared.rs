@@ -687,8 +687,18 @@ impl HostShared {
 
     /// Gives a slot back, and lets whoever waits for one know.
     pub fn leave_slot(&self, target: &Arc<Target>) {
-        target.in_flight.leave(0);
-        self.slots.leave(0);
+        self.free_slots(target, 1);
+    }
+
+    /// Gives the slots of requests back that were answered.
+    pub fn leave_slots(&self, target: &Arc<Target>, answered: u32) {
+        self.counts.replies.add(u64::from(answered));
+        self.free_slots(target, answered);
+    }
+
+    fn free_slots(&self, target: &Arc<Target>, n: u32) {
+        target.in_flight.leave_many(n);
+        self.slots.leave_many(n);
         if target.mark.waiters() > 0 {
             self.port(target.owner).poke(target);
         }

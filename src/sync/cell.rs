@@ -95,6 +95,17 @@ pub struct Entry {
     pub tag: u64,
 }
 
+/// What a reply is measured by.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// As in [`Terms`].
+    pub tag: u64,
+    /// As in [`Terms`].
+    pub deadline: Instant,
+    /// As in [`Terms`].
+    pub since: Instant,
+}
+
 enum Body<P, O> {
     Empty,
     Payload(P),
@@ -358,6 +369,18 @@ impl<P, O> CellPool<P, O> {
     pub fn since(&self, id: CellId) -> Option<Instant> {
         // Acquire: pairs with the Release in `publish`; see `read`.
         self.read(id, |cell| Instant(cell.since.load(Ordering::Acquire))).map(|(_, since)| since)
+    }
+
+    /// Tag and times at once; `None` if `id` is stale.
+    #[inline]
+    pub fn times(&self, id: CellId) -> Option<Times> {
+        // Acquire, all three: as above.
+        let times = |cell: &Cell<P, O>| Times {
+            tag: cell.tag.load(Ordering::Acquire),
+            deadline: Instant(cell.deadline.load(Ordering::Acquire)),
+            since: Instant(cell.since.load(Ordering::Acquire)),
+        };
+        self.read(id, times).map(|(_, times)| times)
     }
 
     /// The tag; `None` if `id` is stale.

@@ -117,6 +117,13 @@ impl Room {
         debug_assert!(ops > 0 && held >= bytes, "leaves with more than was brought");
     }
 
+    /// So many operations leave that had brought no bytes.
+    #[inline]
+    pub fn leave_many(&self, n: u32) {
+        let (ops, _) = split(self.word.fetch_sub(OPERATION * u64::from(n), Ordering::Relaxed));
+        debug_assert!(ops >= n, "more leave than came");
+    }
+
     /// Operations in the room now.
     pub fn ops(&self) -> u32 {
         split(self.word.load(Ordering::Relaxed)).0
