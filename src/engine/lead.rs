@@ -233,7 +233,7 @@ impl Leader {
         let owed = || more || owed(target) || target.paused_for(self.now).is_some();
         let warm = target.lead.leave(self.ticket, self.close, owed, |on| watch(target, on));
         if warm && !target.warmed.is_raised() && target.warmed.raise() {
-            self.shared.completion.warm.lock().push(target.clone());
+            self.shared.completion.warm.leave(target.clone());
             self.shared.completion.wake.wake();
         }
     }
@@ -259,7 +259,7 @@ fn leave_word(shared: &HostShared, target: &Arc<Target>, link: u64, read: readin
     left.commands.extend(read.commands);
     left.over = left.over.take().or(read.over);
     drop(left);
-    shared.completion.left.lock().push(target.clone());
+    shared.completion.left.leave(target.clone());
     shared.completion.wake.wake();
     over
 }

@@ -150,12 +150,7 @@ impl Reader {
     /// Hands over what is whole in `input` and says how far that goes. `filled`: what is in assembly has grown
     /// besides.
     #[inline]
-    fn decode(
-        &mut self,
-        input: &[u8],
-        mut filled: bool,
-        each: &mut impl FnMut(Came<'_>),
-    ) -> Result<usize, WireError> {
+    fn decode(&mut self, input: &[u8], mut filled: bool, each: &mut impl FnMut(Came<'_>)) -> Result<usize, WireError> {
         let mut at = 0;
         while at < input.len() || take(&mut filled) {
             if let Some(whole) = self.decoder.whole(&input[at..])? {

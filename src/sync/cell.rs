@@ -468,6 +468,7 @@ impl<P, O> CellPool<P, O> {
     }
 
     /// Takes the oldest entry out of a list.
+    #[inline]
     pub fn pop(&self, list: &CellList) -> Option<Entry> {
         let index = list.pop(&self.cells)?;
         Some(self.unlink(index, list.link()))

@@ -86,7 +86,7 @@ impl CompletionEngine {
 
     /// Takes lanes back that nobody has led since the last look.
     fn cool(&mut self, now: Instant) -> Instant {
-        let came = std::mem::take(&mut *self.shared.completion.warm.lock());
+        let came = self.shared.completion.warm.take();
         if self.leads.warm.is_empty() && !came.is_empty() {
             self.leads.cool_at = now.after(COOL);
         }
@@ -119,8 +119,7 @@ impl CompletionEngine {
 
     /// What leaders have left.
     pub(super) fn take_all_left(&mut self, now: Instant) {
-        let targets = std::mem::take(&mut *self.shared.completion.left.lock());
-        for target in targets {
+        for target in self.shared.completion.left.take() {
             let left = std::mem::take(&mut *target.left.lock());
             let link = self.ups.get(&target.id).map_or(0, |up| up.link);
             self.take_left(target.id, link, left, now);
