@@ -26,8 +26,8 @@ use crate::flow::transport::Stirred;
 use crate::meter::latency::Latency;
 use crate::plan::Idle;
 use crate::sync::baton::{Asked, Released};
-use crate::sync::cell::Notify;
 use crate::sync::lead::Ticket;
+use crate::sync::parker;
 
 /// Leaders that follow each other as closely leave the lane warm: no system call between them.
 const CLOSE: Duration = Duration::from_millis(5);
@@ -281,7 +281,7 @@ impl Drop for Follower<'_> {
 }
 
 /// Waits for the end of a request as the leader of its lane: until it has ended, or somebody else leads, or
-/// its time is up. The caller waits on in its own way if it has not ended.
+/// its time is up. Its end is told to the thread's waker. The caller waits on in its own way if it has not ended.
 pub fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, id: CellId, deadline: Instant) {
     let lane = target.lane.lock().clone();
     let Some(lane) = lane else { return };
@@ -293,7 +293,7 @@ pub fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, id: CellId, deadline
     let Some(mut seat) = lane.seat() else { return expect(target) };
     let now = shared.clock.now();
     let Some(mut leader) = Leader::begin(shared, target, now) else { return expect(target) };
-    shared.cells.set_notify(id, Notify::Waker(seat.waker.clone()));
+    let _sits = parker::sit(&seat.wake);
     match shared.plan.idle {
         Idle::Park => {}
         Idle::Spin => {

@@ -1711,7 +1711,7 @@ fn decode(
             return Ok(Used { consumed, parked: false, commands });
         }
         let rest = &input[consumed..];
-        if let Some(whole) = conn.decoder.whole(rest).map_err(|e| e.to_string())?
+        if let Some(whole) = conn.decoder.whole(rest)
             && whole.bytes.len() <= INLINE_PAYLOAD_MAX
         {
             let charge = whole.charge();

@@ -684,8 +684,8 @@ impl HostShared {
     }
 
     fn free_slots(&self, target: &Arc<Target>, n: u32) {
-        target.in_flight.leave_many(n);
-        self.slots.leave_many(n);
+        target.in_flight.leave_many(n, 0);
+        self.slots.leave_many(n, 0);
         if target.mark.waiters() > 0 {
             self.port(target.owner).poke(target);
         }

@@ -113,15 +113,14 @@ impl Room {
     /// Leaves with what was entered with.
     #[inline]
     pub fn leave(&self, bytes: u64) {
-        let (ops, held) = split(self.word.fetch_sub(OPERATION + bytes, Ordering::Relaxed));
-        debug_assert!(ops > 0 && held >= bytes, "leaves with more than was brought");
+        self.leave_many(1, bytes);
     }
 
-    /// So many operations leave that had brought no bytes.
+    /// So many leave, with the sum of what they entered with.
     #[inline]
-    pub fn leave_many(&self, n: u32) {
-        let (ops, _) = split(self.word.fetch_sub(OPERATION * u64::from(n), Ordering::Relaxed));
-        debug_assert!(ops >= n, "more leave than came");
+    pub fn leave_many(&self, operations: u32, bytes: u64) {
+        let (ops, held) = split(self.word.fetch_sub(u64::from(operations) * OPERATION + bytes, Ordering::Relaxed));
+        debug_assert!(ops >= operations && held >= bytes, "leaves with more than was brought");
     }
 
     /// Operations in the room now.
