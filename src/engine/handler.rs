@@ -225,7 +225,7 @@ pub fn reply_all(answers: impl IntoIterator<Item = (RemoteResponder, Bytes)>) {
 /// Tells a shard that the request in one of its places was answered elsewhere.
 fn finish(shared: &HostShared, shard: ShardId, place: u32) {
     let port = shared.port(shard);
-    if cfg!(afflux_mutation = "return_path_bounded") && port.finished.len() >= 16 {
+    if cfg!(afflux_mutation = "return_path_bounded") && port.finished.lock().len() >= 16 {
         return;
     }
     port.finished.leave(place);

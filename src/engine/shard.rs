@@ -620,7 +620,7 @@ impl ShardEngine {
             self.core.leave_place(place);
         }
         let mut n = 0;
-        let _held = cfg!(afflux_mutation = "callback_under_lock").then(|| shared.targets.lock());
+        let _held = cfg!(afflux_mutation = "callback_under_lock").then(|| shared.port(shard).pokes.lock());
         while n < limit {
             let Some(entry) = shared.cells.pop(shared.cells.done(shard.0)) else { break };
             let Some(outcome) = shared.cells.take(entry.id) else { continue };

@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::mem::swap;
+use std::ops::Deref;
 
 use super::primitive::{AtomicBool, Mutex, Ordering};
 
@@ -81,8 +82,8 @@ impl<T> Tray<T> {
         swap(&mut *things, empty);
     }
 
-    /// How many things lie there.
-    pub fn len(&self) -> usize {
-        self.things.lock().len()
+    /// What lies there, to be looked at; nobody leaves or takes anything meanwhile.
+    pub fn lock(&self) -> impl Deref<Target = Vec<T>> + '_ {
+        self.things.lock()
     }
 }
