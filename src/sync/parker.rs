@@ -6,7 +6,7 @@
 //! comes after or before the sitting down, and in the latter case the look finds the end.
 
 use std::cell::OnceCell;
-use std::mem::{replace, take};
+use std::mem::take;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
@@ -55,7 +55,7 @@ pub struct Sitting(Option<Arc<WakeCell>>);
 
 /// From now on the thread's waker wakes by `seat`.
 pub fn sit(seat: &Arc<WakeCell>) -> Sitting {
-    Sitting(with_sleeper(|sleeper| replace(&mut *sleeper.seat.lock(), Some(seat.clone()))))
+    Sitting(with_sleeper(|sleeper| sleeper.seat.lock().replace(seat.clone())))
 }
 
 impl Drop for Sitting {
