@@ -1178,7 +1178,7 @@ impl CompletionEngine {
             let took = |time| latencies.record(Latency::Request, time);
             read = reading::read(shared, &target, reader, &mut self.block, (now, false), &mut self.wakes, took);
         }
-        let left = std::mem::take(&mut *target.left.lock());
+        let left = target.left.take();
         if reading.release() == Released::MoreWork {
             self.again.push(id);
         }

@@ -60,6 +60,7 @@ pub struct Leader {
     shared: Arc<HostShared>,
     target: Arc<Target>,
     ticket: Ticket,
+    /// The thread's.
     kit: Kit,
     /// The present, when it last looked.
     now: Instant,
@@ -108,7 +109,7 @@ pub fn watch(target: &Target, on: bool) {
 impl Leader {
     /// Takes the lead, if nobody has it. The caller's request is in flight and has not ended.
     pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>, now: Instant) -> Option<Self> {
-        if target.in_flight.ops() > LEAD_MAX || !target.left.lock().is_empty() {
+        if target.in_flight.ops() > LEAD_MAX || !target.left.is_empty() {
             return None;
         }
         let alone = || target.in_flight.ops() <= 1 && target.paused_for(now).is_none();
@@ -250,15 +251,9 @@ impl Drop for Leader {
 /// completion thread shall read itself.
 #[cold]
 fn leave_word(shared: &HostShared, target: &Arc<Target>, link: u64, read: reading::Read) -> bool {
-    let mut left = target.left.lock();
     // It has not come since, or the link is over.
-    let over = !left.is_empty() || read.over.is_some();
-    if left.link != link {
-        *left = Left { link, ..Left::default() };
-    }
-    left.commands.extend(read.commands);
-    left.over = left.over.take().or(read.over);
-    drop(left);
+    let over = !target.left.is_empty() || read.over.is_some();
+    target.left.leave(Left { link, commands: read.commands, over: read.over });
     shared.completion.left.leave(target.clone());
     shared.completion.wake.wake();
     over

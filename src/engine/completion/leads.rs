@@ -120,19 +120,18 @@ impl CompletionEngine {
     /// What leaders have left.
     pub(super) fn take_all_left(&mut self, now: Instant) {
         for target in self.shared.completion.left.take() {
-            let left = std::mem::take(&mut *target.left.lock());
+            let left = target.left.take();
             let link = self.ups.get(&target.id).map_or(0, |up| up.link);
             self.take_left(target.id, link, left, now);
         }
     }
 
     /// What leaders have left of one lane, in the order in which it came.
-    pub(super) fn take_left(&mut self, id: TargetId, link: u64, left: Left, now: Instant) {
-        if left.link != link || cfg!(afflux_mutation = "lead_word_lost") {
-            return;
-        }
-        if let Some(why) = left.over.or(self.hear_all(id, left.commands, now)) {
-            self.retire(id, link, &why);
+    pub(super) fn take_left(&mut self, id: TargetId, link: u64, left: Vec<Left>, now: Instant) {
+        for left in left.into_iter().filter(|left| left.link == link && !cfg!(afflux_mutation = "lead_word_lost")) {
+            if let Some(why) = left.over.or(self.hear_all(id, left.commands, now)) {
+                self.retire(id, link, &why);
+            }
         }
     }
 }
