@@ -222,10 +222,10 @@ impl<'a, K: Terminal> Op<'a, K> {
         }
     }
 
-    /// A send that finds room is over at once; whatever is not comes back as it was.
+    /// A send that finds room is over at once; whatever is not comes back as it was. In its parts: as a whole it
+    /// would be moved from here to there, and mostly for nothing.
     #[inline(always)]
     fn send_now(self) -> Option<Self> {
-        // In its parts: as a whole it would be moved from here to there, and mostly for nothing.
         let Op { origin, slot, method, named, payload, timeout, lineage, started } = self;
         let may = matches!(K::KIND, Kind::Message) && named && is_timeout(timeout);
         let (method, payload) = match origin.handle() {
@@ -265,17 +265,25 @@ impl<'a, K: Terminal> Op<'a, K> {
     /// `InvalidOperation`: a shard that waits for itself would wait for ever (promise 5).
     #[inline]
     pub fn wait(self) -> Result<K::Ok, K::Err> {
-        if here::is_runtime_thread() {
-            return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), Some(self.payload)));
-        }
-        match self.send_now() {
+        let on_shard = here::is_runtime_thread();
+        match if on_shard { Some(self.apart()) } else { self.send_now() } {
             None => K::end(Outcome::Accepted),
-            Some(op) => op.wait_slowly(),
+            Some(op) => op.wait_slowly(on_shard),
         }
     }
 
+    /// Itself, moved part by part; see [`Op::send_now`].
+    #[inline(always)]
+    fn apart(self) -> Self {
+        let Op { origin, slot, method, named, payload, timeout, lineage, started } = self;
+        Op { origin, slot, method, named, payload, timeout, lineage, started }
+    }
+
     #[inline(never)]
-    fn wait_slowly(self) -> Result<K::Ok, K::Err> {
+    fn wait_slowly(self, on_shard: bool) -> Result<K::Ok, K::Err> {
+        if on_shard {
+            return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), Some(self.payload)));
+        }
         #[cfg(afflux_mutation = "wait_keeps_lock")]
         let origin = self.origin.clone();
         match self.start_slowly(Waiter::ThisThread) {
