@@ -82,7 +82,7 @@ proptest! {
                         model.records.push_back((next_id, [&head[..], &payload[..]].concat()));
                         let charge = u64::from(next_id) + 1;
                         let head = |out: &mut Vec<u8>| out.extend_from_slice(&head);
-                        if payload.len() <= COPY_MAX && next_id % 2 == 0 {
+                        if payload.len() <= COPY_MAX && next_id.is_multiple_of(2) {
                             let (first, rest) = payload.split_at(payload.len() / 3);
                             egress.push_copied(next_id, charge, head, first, rest);
                         } else {
