@@ -216,18 +216,18 @@ impl<'a, K: Terminal> Op<'a, K> {
 
     #[inline]
     pub(crate) fn start(self, waiter: Waiter<'_>) -> Started<K> {
-        match self.send_now() {
+        match self.send_now(true) {
             None => Started::Ended(Outcome::Accepted),
             Some(op) => op.start_slowly(waiter),
         }
     }
 
-    /// A send that finds room is over at once; whatever is not comes back as it was. In its parts: as a whole it
-    /// would be moved from here to there, and mostly for nothing.
+    /// A send that finds room is over at once, if it may; whatever is not comes back as it was. In its parts: as a
+    /// whole it would be moved from here to there, and mostly for nothing.
     #[inline(always)]
-    fn send_now(self) -> Option<Self> {
+    fn send_now(self, may: bool) -> Option<Self> {
         let Op { origin, slot, method, named, payload, timeout, lineage, started } = self;
-        let may = matches!(K::KIND, Kind::Message) && named && is_timeout(timeout);
+        let may = may && matches!(K::KIND, Kind::Message) && named && is_timeout(timeout);
         let (method, payload) = match origin.handle() {
             Some(handle) if may => handle.send_now(slot, lineage.depth, method, payload)?,
             _ => (method, payload),
@@ -266,17 +266,10 @@ impl<'a, K: Terminal> Op<'a, K> {
     #[inline]
     pub fn wait(self) -> Result<K::Ok, K::Err> {
         let on_shard = here::is_runtime_thread();
-        match if on_shard { Some(self.apart()) } else { self.send_now() } {
+        match self.send_now(!on_shard) {
             None => K::end(Outcome::Accepted),
             Some(op) => op.wait_slowly(on_shard),
         }
-    }
-
-    /// Itself, moved part by part; see [`Op::send_now`].
-    #[inline(always)]
-    fn apart(self) -> Self {
-        let Op { origin, slot, method, named, payload, timeout, lineage, started } = self;
-        Op { origin, slot, method, named, payload, timeout, lineage, started }
     }
 
     #[inline(never)]
