@@ -736,6 +736,8 @@ impl ShardEngine {
             }
             lanes::let_go(shared, &target, writer);
         }
+        // Mostly they are small, and copied from where they lie.
+        run.take_while(|record| link.outbox.push_small(&mut self.chunks, record, record.charge(), 0));
         for record in run {
             let charge = record.charge();
             link.outbox.push(&mut self.chunks, record, charge, 0);
