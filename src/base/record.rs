@@ -170,6 +170,7 @@ impl Record {
     }
 
     /// What this record is accounted with, from the moment it is admitted until its queue gives it up.
+    #[inline(always)]
     pub fn charge(&self) -> u64 {
         charge(self.payload.len(), self.method.as_bytes().len() + self.envelope.as_ref().map_or(0, |e| e.len()))
     }

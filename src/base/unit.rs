@@ -23,6 +23,7 @@ pub const NAME_LEN_MAX: usize = 64;
 
 /// What a record of `payload` bytes with `envelope` bytes around it (method, stock frames) is
 /// accounted with, in every queue it passes.
+#[inline]
 pub fn charge(payload: usize, envelope: usize) -> u64 {
     payload as u64 + envelope as u64 + RECORD_OVERHEAD
 }

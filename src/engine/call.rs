@@ -12,9 +12,10 @@
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -126,6 +127,7 @@ impl Origin<'_> {
         }
     }
 
+    #[inline(always)]
     fn begin(&self, order: Order, waiter: Waiter<'_>) -> Begun {
         match self {
             Origin::Borrowed(handle) => handle.begin(order, waiter),
@@ -213,19 +215,24 @@ impl<'a, K: Terminal> Op<'a, K> {
     }
 
     #[inline]
-    pub(crate) fn start(mut self, waiter: Waiter<'_>) -> Started<K> {
-        if self.send_now() { Started::Ended(Outcome::Accepted) } else { self.start_slowly(waiter) }
+    pub(crate) fn start(self, waiter: Waiter<'_>) -> Started<K> {
+        match self.send_now(true) {
+            None => Started::Ended(Outcome::Accepted),
+            Some(op) => op.start_slowly(waiter),
+        }
     }
 
-    /// A send that finds room is over at once.
-    #[inline]
-    fn send_now(&mut self) -> bool {
-        matches!(K::KIND, Kind::Message)
-            && self.named
-            && is_timeout(self.timeout)
-            && self.origin.handle().is_some_and(|handle| {
-                handle.send_now(self.slot, self.lineage.depth, &mut self.method, &mut self.payload)
-            })
+    /// A send that finds room is over at once, if it may; whatever is not comes back as it was. In its parts: as a
+    /// whole it would be moved from here to there, and mostly for nothing.
+    #[inline(always)]
+    fn send_now(self, may: bool) -> Option<Self> {
+        let Op { origin, slot, method, named, payload, timeout, lineage, started } = self;
+        let may = may && matches!(K::KIND, Kind::Message) && named && is_timeout(timeout);
+        let (method, payload) = match origin.handle() {
+            Some(handle) if may => handle.send_now(slot, lineage.depth, method, payload)?,
+            _ => (method, payload),
+        };
+        Some(Op { origin, slot, method, named, payload, timeout, lineage, started })
     }
 
     #[inline(never)]
@@ -247,28 +254,28 @@ impl<'a, K: Terminal> Op<'a, K> {
         match self.origin.begin(order, waiter) {
             Begun::Accepted => Started::Ended(Outcome::Accepted),
             Begun::Failed(error, payload) => Started::Ended(Outcome::Failed { error, payload: Some(payload) }),
-            Begun::Cell { id, tag, target, deadline, since } => Started::Waits(Pending {
-                shared: self.origin.shared().clone(),
-                cell: Some(id),
-                tag,
-                target,
-                deadline,
-                since,
-                early: None,
-                kind: PhantomData,
-            }),
+            Begun::Cell { id, tag, target, deadline, since } => {
+                let shared = self.origin.shared().clone();
+                Started::Waits(Pending::new(Progress::Runs(Running { shared, id, tag, target, deadline, since })))
+            }
         }
     }
 
     /// Starts it and sleeps until it has ended. On a thread of the runtime it ends at once in
     /// `InvalidOperation`: a shard that waits for itself would wait for ever (promise 5).
     #[inline]
-    pub fn wait(mut self) -> Result<K::Ok, K::Err> {
-        if here::is_runtime_thread() {
-            return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), Some(self.payload)));
+    pub fn wait(self) -> Result<K::Ok, K::Err> {
+        let on_shard = here::is_runtime_thread();
+        match self.send_now(!on_shard) {
+            None => K::end(Outcome::Accepted),
+            Some(op) => op.wait_slowly(on_shard),
         }
-        if self.send_now() {
-            return K::end(Outcome::Accepted);
+    }
+
+    #[inline(never)]
+    fn wait_slowly(self, on_shard: bool) -> Result<K::Ok, K::Err> {
+        if on_shard {
+            return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), Some(self.payload)));
         }
         #[cfg(afflux_mutation = "wait_keeps_lock")]
         let origin = self.origin.clone();
@@ -285,19 +292,9 @@ impl<'a, K: Terminal> Op<'a, K> {
     /// Starts it; its end can be waited for, polled or taken later. One thread can have as many
     /// outstanding as the host has places; beyond that they end at once with their payload.
     pub fn submit(self) -> Pending<K> {
-        let shared = self.origin.shared().clone();
         match self.start(Waiter::Nobody) {
             Started::Waits(pending) => pending,
-            Started::Ended(outcome) => Pending {
-                shared,
-                cell: None,
-                tag: 0,
-                target: None,
-                deadline: Instant::NEVER,
-                since: Instant(0),
-                early: Some(outcome),
-                kind: PhantomData,
-            },
+            Started::Ended(outcome) => Pending::new(Progress::Ended(outcome)),
         }
     }
 
@@ -319,9 +316,9 @@ impl<K: Terminal> Future for Op<'_, K> {
             let op = Op::<K> {
                 origin: self.origin.clone(),
                 slot: self.slot,
-                method: std::mem::take(&mut self.method),
+                method: mem::take(&mut self.method),
                 named: self.named,
-                payload: std::mem::take(&mut self.payload),
+                payload: mem::take(&mut self.payload),
                 timeout: self.timeout,
                 lineage: self.lineage,
                 started: None,
@@ -343,102 +340,160 @@ impl<K: Terminal> Future for Op<'_, K> {
 /// Neither stops a remote handler.
 #[must_use = "dropping a started operation cancels it; detach() lets it run"]
 pub struct Pending<K: Terminal> {
+    progress: Progress,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// How far a started operation has come.
+enum Progress {
+    /// Waits in its cell, or its end lies there.
+    Runs(Running),
+    /// Had ended as it was started.
+    Ended(Outcome),
+    /// Its end was taken.
+    Over,
+}
+
+struct Running {
     shared: Arc<HostShared>,
-    cell: Option<CellId>,
+    id: CellId,
     tag: u64,
     target: Option<Arc<Target>>,
     deadline: Instant,
     since: Instant,
-    early: Option<Outcome>,
-    kind: PhantomData<fn() -> K>,
+}
+
+impl Running {
+    fn fail(&self, detail: Detail) {
+        self.shared.fail(self.id, self.tag, self.target.as_ref(), ErrorKind::InvalidOperation, detail);
+    }
+
+    fn tell(&self, waker: Waker) {
+        self.shared.cells.set_notify(self.id, Notify::Waker(waker));
+    }
+
+    fn is_live(&self) -> bool {
+        self.shared.cells.is_live(self.id)
+    }
 }
 
 impl<K: Terminal> Unpin for Pending<K> {}
 
 impl<K: Terminal> fmt::Debug for Pending<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").field("cell", &self.cell).finish_non_exhaustive()
+        let cell = self.running().map(|running| running.id);
+        f.debug_struct("Pending").field("cell", &cell).finish_non_exhaustive()
     }
 }
 
 impl<K: Terminal> Pending<K> {
+    fn new(progress: Progress) -> Self {
+        Pending { progress, kind: PhantomData }
+    }
+
+    fn running(&self) -> Option<&Running> {
+        match &self.progress {
+            Progress::Runs(running) => Some(running),
+            _ => None,
+        }
+    }
+
+    /// Leaves it to itself: this value has nothing to do with it any more.
+    fn let_go(&mut self) -> Option<Running> {
+        match mem::replace(&mut self.progress, Progress::Over) {
+            Progress::Runs(running) => Some(running),
+            _ => None,
+        }
+    }
+
     /// The cell, for a shard that keeps the continuation itself; the operation is its own now.
     pub(crate) fn into_cell(mut self) -> Option<CellId> {
-        self.cell.take()
+        self.let_go().map(|running| running.id)
     }
 
     /// The end, if it has come. `None` also after it was taken.
     pub fn try_take(&mut self) -> Option<Result<K::Ok, K::Err>> {
-        if let Some(outcome) = self.early.take() {
-            return Some(K::end(outcome));
-        }
-        let outcome = self.shared.cells.take(self.cell?)?;
-        self.cell = None;
-        Some(K::end(taken(&self.shared, outcome, self.since)))
+        let outcome = match &self.progress {
+            Progress::Runs(running) => {
+                let outcome = running.shared.cells.take(running.id)?;
+                taken(&running.shared, outcome, running.since)
+            }
+            Progress::Ended(_) => match mem::replace(&mut self.progress, Progress::Over) {
+                Progress::Ended(outcome) => outcome,
+                _ => return None,
+            },
+            Progress::Over => return None,
+        };
+        self.progress = Progress::Over;
+        Some(K::end(outcome))
     }
 
     /// Sleeps until it has ended. On a thread of the runtime it never sleeps: if it has not ended, it is
     /// cancelled and ends in `InvalidOperation`; the payload comes back if it never left.
     pub fn wait(mut self) -> Result<K::Ok, K::Err> {
         if here::is_runtime_thread() {
-            if let Some(id) = self.cell {
-                let detail = Detail::WaitOnShard;
-                self.shared.fail(id, self.tag, self.target.as_ref(), ErrorKind::InvalidOperation, detail);
+            if let Some(running) = self.running() {
+                running.fail(Detail::WaitOnShard);
             }
             // Ended by us, or before us by somebody else: then that is its end.
             let refused = || K::fail(Error::new(ErrorKind::InvalidOperation, Detail::WaitOnShard), None);
             return self.try_take().unwrap_or_else(|| Err(refused()));
         }
-        if let Some(id) = self.cell {
-            self.shared.cells.set_notify(id, Notify::Waker(parker::thread_waker()));
+        // Of many that are under way the oldest has mostly ended.
+        if let Some(end) = self.try_take() {
+            return end;
+        }
+        if let Some(running) = self.running() {
+            running.tell(parker::thread_waker());
         }
         self.sleep()
     }
 
+    #[inline(never)]
     fn sleep(mut self) -> Result<K::Ok, K::Err> {
-        let asked = self.target.clone().filter(|_| matches!(K::KIND, Kind::Request));
-        if let (Some(id), Some(target)) = (self.cell, &asked)
-            && self.shared.cells.state(id) == Some(CellState::Claimed)
+        let asked = self.running().and_then(|running| running.target.clone());
+        let asked = asked.filter(|_| matches!(K::KIND, Kind::Request));
+        if let (Some(running), Some(target)) = (self.running(), &asked)
+            && running.shared.cells.state(running.id) == Some(CellState::Claimed)
         {
-            lead::wait(&self.shared, target, id, self.deadline);
-            if self.shared.cells.is_live(id) {
-                self.shared.cells.set_notify(id, Notify::Waker(parker::thread_waker()));
+            lead::wait(&running.shared, target, running.id, running.deadline);
+            if running.is_live() {
+                running.tell(parker::thread_waker());
             }
         }
-        let _follows =
-            asked.as_ref().filter(|_| self.cell.is_some_and(|id| self.shared.cells.is_live(id))).map(lead::follow);
+        let _follows = asked.as_ref().filter(|_| self.running().is_some_and(Running::is_live)).map(lead::follow);
         loop {
             if let Some(end) = self.try_take() {
                 return end;
             }
-            let Some(id) = self.cell else {
+            let Some(running) = self.running() else {
                 return Err(K::fail(Error::new(ErrorKind::InvalidOperation, Detail::None), None));
             };
-            let now = self.shared.clock.now();
-            if now >= self.deadline {
-                self.shared.expire(id, self.tag, self.target.as_ref(), now);
+            let now = running.shared.clock.now();
+            if now >= running.deadline {
+                running.shared.expire(running.id, running.tag, running.target.as_ref(), now);
                 continue;
             }
-            parker::park(self.deadline.since(now));
+            parker::park(running.deadline.since(now));
         }
     }
 
     /// Lets it run to its end without this value.
     pub fn detach(mut self) {
-        if let Some(id) = self.cell.take() {
-            self.shared.cells.detach(id);
+        if let Some(running) = self.let_go() {
+            running.shared.cells.detach(running.id);
         }
     }
 
     /// Ends it now, if it has not ended; the payload comes back if it never left.
     pub fn cancel(mut self) -> Option<Bytes> {
-        let id = self.cell.take()?;
-        self.shared.fail(id, self.tag, self.target.as_ref(), ErrorKind::InvalidOperation, Detail::Cancelled);
-        match self.shared.cells.take(id) {
+        let running = self.let_go()?;
+        running.fail(Detail::Cancelled);
+        match running.shared.cells.take(running.id) {
             Some(Outcome::Failed { payload, .. }) => payload,
             Some(_) => None,
             None => {
-                self.shared.cells.detach(id);
+                running.shared.cells.detach(running.id);
                 None
             }
         }
@@ -452,8 +507,8 @@ impl<K: Terminal> Future for Pending<K> {
         if let Some(end) = self.try_take() {
             return Poll::Ready(end);
         }
-        let Some(id) = self.cell else { return Poll::Pending };
-        self.shared.cells.set_notify(id, Notify::Waker(cx.waker().clone()));
+        let Some(running) = self.running() else { return Poll::Pending };
+        running.tell(cx.waker().clone());
         // The end may have come between the look and the registration.
         match self.try_take() {
             Some(end) => Poll::Ready(end),
@@ -464,18 +519,24 @@ impl<K: Terminal> Future for Pending<K> {
 
 impl<K: Terminal> Drop for Pending<K> {
     fn drop(&mut self) {
-        if let Some(id) = self.cell.take() {
+        if let Progress::Runs(running) = &self.progress {
             if !cfg!(afflux_mutation = "drop_lets_run") {
-                self.shared.fail(id, self.tag, self.target.as_ref(), ErrorKind::InvalidOperation, Detail::Cancelled);
+                running.fail(Detail::Cancelled);
             }
             // Ended by us or by somebody quicker: its outcome is of no use to anybody now.
-            self.shared.cells.detach(id);
+            running.shared.cells.detach(running.id);
         }
     }
 }
 
 /// What the taker knows and the one who ended it did not: how long it took in all.
+#[inline]
 pub(crate) fn taken(shared: &HostShared, outcome: Outcome, since: Instant) -> Outcome {
+    if matches!(outcome, Outcome::Failed { .. }) { failed(shared, outcome, since) } else { outcome }
+}
+
+#[cold]
+fn failed(shared: &HostShared, outcome: Outcome, since: Instant) -> Outcome {
     match outcome {
         Outcome::Failed { error, payload } if error.figures().waited.is_none() => {
             let waited = shared.clock.now().since(since);

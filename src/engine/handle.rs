@@ -22,7 +22,7 @@ use super::command::ShardCommand;
 use super::destinations::{Destination, Destinations, Held};
 use super::lanes;
 use super::lead;
-use super::shared::{Class, HostShared, Life, Op, Outgoing, TAG_FINDING, TAG_REQUEST};
+use super::shared::{Class, HostShared, Life, Op, Outcome, Outgoing, TAG_FINDING, TAG_REQUEST};
 use crate::base::error::{Detail, Error, ErrorKind};
 use crate::base::id::{CellId, ChannelId, ShardId};
 use crate::base::record::{Kind, Method, Record};
@@ -30,7 +30,7 @@ use crate::base::time::Instant;
 use crate::base::unit::charge;
 use crate::flow::target::Target;
 use crate::pattern::route::{Address, Found, Named, Routes};
-use crate::sync::cell::{Notify, Terms};
+use crate::sync::cell::{Notify, Place, Terms};
 use crate::sync::lock::Lock;
 use crate::sync::parker;
 use crate::sync::published::Cached;
@@ -101,6 +101,7 @@ pub enum Waiter<'a> {
 
 impl Waiter<'_> {
     /// A send that finds room never comes here: a waker is only made for an operation that waits.
+    #[inline(always)]
     fn terms(self, since: Instant, deadline: Instant, tag: u64) -> Terms {
         let notify = match self {
             Waiter::Nobody => Notify::None,
@@ -170,17 +171,18 @@ impl Handle {
     }
 
     /// The path of most sends: one member, one link, room. It touches the handle's ring, the mark, and
-    /// nothing else that is shared. Whatever is out of the ordinary is left as it is, for
-    /// [`Handle::begin`].
+    /// nothing else that is shared. Whatever is out of the ordinary comes back, for [`Handle::begin`].
     #[inline]
-    pub fn send_now(&self, slot: usize, depth: u8, method: &mut Method, payload: &mut Bytes) -> bool {
+    pub fn send_now(&self, slot: usize, depth: u8, method: Method, payload: Bytes) -> Option<(Method, Bytes)> {
         let shared = &*self.shared;
         let mut guard = self.state.lock();
         let state = &mut *guard;
         state.follow_routes(shared);
         let Destination { rotation, finding, .. } = &mut state.destinations[slot];
-        let (Some((target, channel)), true) = (rotation.only(), finding.is_empty()) else { return false };
-        let Line::Own(producer) = &mut state.lines[target.owner.index()] else { return false };
+        let (Some((target, channel)), true) = (rotation.only(), finding.is_empty()) else {
+            return Some((method, payload));
+        };
+        let Line::Own(producer) = &mut state.lines[target.owner.index()] else { return Some((method, payload)) };
         let ordinary = payload.len() as u64 <= shared.plan.max_message.min(target.max_message.get())
             && depth <= CALL_DEPTH_MAX
             && shared.life() == Life::Serving
@@ -188,7 +190,7 @@ impl Handle {
         let charge = charge(payload.len(), method.as_bytes().len());
         let free = producer.free();
         if !ordinary || free == 0 || target.mark.try_admit(charge).is_err() {
-            return false;
+            return Some((method, payload));
         }
         let record = Record {
             kind: Kind::Message,
@@ -196,8 +198,8 @@ impl Handle {
             channel: channel.0,
             correlation: 0,
             expiry_ms: 0,
-            method: std::mem::take(method),
-            payload: std::mem::take(payload),
+            method,
+            payload,
             envelope: None,
         };
         push(shared, producer, target, record);
@@ -207,10 +209,11 @@ impl Handle {
             // Its shard may want this very processor.
             std::thread::yield_now();
         }
-        true
+        None
     }
 
     /// Starts an operation: everything that can be decided now is decided now.
+    #[inline]
     pub fn begin(&self, order: Order, waiter: Waiter<'_>) -> Begun {
         let mut crowded = false;
         let begun = self.begin_locked(order, waiter, &mut crowded);
@@ -221,6 +224,7 @@ impl Handle {
         begun
     }
 
+    #[inline(never)]
     fn begin_locked(&self, order: Order, waiter: Waiter<'_>, crowded: &mut bool) -> Begun {
         let shared = &self.shared;
         let state = &mut *self.state.lock();
@@ -409,23 +413,27 @@ fn deadline(since: Instant, timeout: Duration, inherited: Option<Instant>) -> In
 
 /// This handle's way to `shard`, made at its first use: a ring of its own while there are any left,
 /// the shard's common one otherwise.
+#[inline(always)]
 fn line<'a>(shared: &HostShared, lines: &'a mut [Line], shard: ShardId) -> &'a mut Line {
     let line = &mut lines[shard.index()];
     if matches!(line, Line::Unused) {
-        *line = Line::Common;
-        if shared.caller_rings.add(1) < u64::from(shared.plan.caller_rings) {
-            let (producer, consumer) = ring(shared.plan.ring_slots as usize);
-            // The mailbox has a place for every ring that may exist; should it be full all the
-            // same, the common ring serves.
-            if shared.port(shard).command(ShardCommand::Ring(consumer)).is_ok() {
-                *line = Line::Own(producer);
-            }
-        }
-        if matches!(line, Line::Common) {
-            shared.caller_rings.sub(1);
-        }
+        *line = new_line(shared, shard);
     }
     line
+}
+
+#[cold]
+fn new_line(shared: &HostShared, shard: ShardId) -> Line {
+    if shared.caller_rings.add(1) < u64::from(shared.plan.caller_rings) {
+        let (producer, consumer) = ring(shared.plan.ring_slots as usize);
+        // The mailbox has a place for every ring that may exist; should it be full all the
+        // same, the common ring serves.
+        if shared.port(shard).command(ShardCommand::Ring(consumer)).is_ok() {
+            return Line::Own(producer);
+        }
+    }
+    shared.caller_rings.sub(1);
+    Line::Common
 }
 
 /// Runs `f` with the producing end of `line`; a common one is locked meanwhile, so that a free
@@ -443,7 +451,7 @@ fn with_producer<R>(
 }
 
 /// Hands an admitted record over; there is a free place.
-#[inline]
+#[inline(always)]
 pub(super) fn push(shared: &HostShared, producer: &mut Producer<Outgoing>, target: &Target, record: Record) {
     let pushed = producer.push(Outgoing { target: target.id, record });
     assert!(pushed.is_ok(), "a free place was seen, and nobody else pushes to this ring");
@@ -492,6 +500,7 @@ pub(super) fn wait(shared: &Arc<HostShared>, op: Op, deadline: Instant, waiter: 
     Begun::Cell { id, tag, target, deadline, since }
 }
 
+#[inline(always)]
 #[allow(clippy::too_many_arguments)]
 fn begin_request(
     shared: &Arc<HostShared>,
@@ -507,49 +516,63 @@ fn begin_request(
 ) -> Begun {
     record.expiry_ms = expiry_ms(deadline);
     let charge = record.charge();
-    let tag = TAG_REQUEST | target.id.0;
-    let begun = with_producer(shared, line, target.owner, |producer| {
-        // A free slot, a free cell, a free place in the ring and room under the mark: then it is accepted.
-        if producer.free() == 0 || target.mark.waiters() > 0 || !shared.enter_slot(&target) {
-            target.mark.add_waiter();
-            return Err(record);
-        }
-        let Some(place) = shared.cells.alloc() else {
-            shared.leave_slot(&target);
-            target.mark.add_waiter();
-            return Err(record);
-        };
-        let Ok(admitted) = target.mark.admit_or_wait(charge) else {
-            shared.leave_slot(&target);
-            return Err(record);
-        };
-        let id = place.id();
-        record.correlation = id.correlation();
-        if place.publish_claimed(waiter.terms(since, deadline, tag)) {
-            shared.completion.wake.wake();
-        }
-        // A thread that waits leads, or does the same when it cannot.
-        if !matches!(waiter, Waiter::ThisThread) {
-            lead::expect(&target);
-        }
-        // Nothing stands before it: written on this thread, without a hop, if the baton is free. One of many goes
-        // with the others: its write would cost more than its wait.
-        let left = if admitted.alone && target.in_flight.ops() <= ALONE_MAX {
-            lanes::write_alone(shared, &target, record)
-        } else {
-            Some(record)
-        };
-        if let Some(record) = left {
-            push(shared, producer, &target, record);
-            *crowded = producer.free() < producer.capacity() / CROWDED;
-        }
-        Ok(id)
-    });
-    match begun {
-        Ok(id) => Begun::Cell { id, tag, target: Some(target), deadline, since },
-        Err(record) => {
-            let op = Op { target: Some(target), address: address(), record, class, since, link: 0 };
-            wait(shared, op, deadline, waiter)
+    let mut common = None;
+    let producer = match line {
+        Line::Own(producer) => producer,
+        _ => &mut **common.insert(shared.port(target.owner).common_ring.lock()),
+    };
+    // A free slot, a free cell, a free place in the ring and room under the mark: then it is accepted.
+    let Some((place, alone)) = admit_request(shared, &target, producer, charge) else {
+        drop(common);
+        let op = Op { target: Some(target), address: address(), record, class, since, link: 0 };
+        return wait(shared, op, deadline, waiter);
+    };
+    let (id, tag) = (place.id(), TAG_REQUEST | target.id.0);
+    record.correlation = id.correlation();
+    if place.publish_claimed(waiter.terms(since, deadline, tag)) {
+        shared.completion.wake.wake();
+    }
+    // A thread that waits leads, or does the same when it cannot.
+    if !matches!(waiter, Waiter::ThisThread) {
+        lead::expect(&target);
+    }
+    // Nothing stands before it: written on this thread, without a hop, if the baton is free. One of many goes
+    // with the others: its write would cost more than its wait.
+    let left = if alone && target.in_flight.ops() <= ALONE_MAX {
+        lanes::write_alone(shared, &target, record)
+    } else {
+        Some(record)
+    };
+    if let Some(record) = left {
+        push(shared, producer, &target, record);
+        *crowded = producer.free() < producer.capacity() / CROWDED;
+    }
+    Begun::Cell { id, tag, target: Some(target), deadline, since }
+}
+
+/// A place for a request of this charge, and whether nothing stands before it; `None` if it has to wait: then it
+/// counts as a waiter.
+#[inline(always)]
+fn admit_request<'a>(
+    shared: &'a HostShared,
+    target: &Arc<Target>,
+    producer: &mut Producer<Outgoing>,
+    charge: u64,
+) -> Option<(Place<'a, Op, Outcome>, bool)> {
+    if producer.free() == 0 || target.mark.waiters() > 0 || !shared.enter_slot(target) {
+        target.mark.add_waiter();
+        return None;
+    }
+    let Some(place) = shared.cells.alloc() else {
+        shared.leave_slot(target);
+        target.mark.add_waiter();
+        return None;
+    };
+    match target.mark.admit_or_wait(charge) {
+        Ok(admitted) => Some((place, admitted.alone)),
+        Err(_) => {
+            shared.leave_slot(target);
+            None
         }
     }
 }

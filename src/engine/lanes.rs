@@ -11,7 +11,7 @@ use crate::base::error::ErrorKind;
 use crate::base::id::ChannelId;
 use crate::base::record::{Kind, Record};
 use crate::flow::backlog::{Head, Taken};
-use crate::flow::egress::{BatchLimit, Body};
+use crate::flow::egress::{self, BatchLimit};
 use crate::flow::target::{Dialect, Flushed, NO_CHANNEL, Post, Replies, Target, Writer};
 use crate::sync::baton::{Held, PostHeld, Released};
 use crate::wire::encode;
@@ -38,16 +38,26 @@ fn wire_channel(writer: &mut Writer<u16>, local: u16) -> Option<u16> {
 pub fn stage(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
     if writer.stream {
         let head = |out: &mut Vec<u8>| stream::encode_head(envelope(record), record.payload.len(), out);
-        writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
+        writer.egress.push(record.channel, charge, head, &record.payload);
         return true;
     }
     if writer.stock {
         return stage_stock(writer, record, charge);
     }
     let Some(channel) = wire_channel(writer, record.channel) else { return false };
-    let head = |out: &mut Vec<u8>| encode::encode_head(record, channel, out);
-    writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
+    writer.egress.push(record.channel, charge, Native(record, channel), &record.payload);
     true
+}
+
+/// The head of a native record with the peer's number of its channel: no closure, so that it is compiled into
+/// every place where records are staged.
+struct Native<'a>(&'a Record, u16);
+
+impl egress::Head for Native<'_> {
+    #[inline(always)]
+    fn write(self, out: &mut Vec<u8>) {
+        encode::encode_head(self.0, self.1, out);
+    }
 }
 
 /// The same in the form of a stock peer that we dialled. It serves no channels of ours: the route is the
@@ -62,7 +72,7 @@ fn stage_stock(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
         Kind::Request => encode::encode_stock_request(record.correlation, route, len, out),
         _ => encode::encode_pair_head(route.as_bytes(), len, out),
     };
-    writer.egress.push(record.channel, charge, head, Body::of(&record.payload));
+    writer.egress.push(record.channel, charge, head, &record.payload);
     true
 }
 
@@ -79,7 +89,7 @@ pub fn stage_taken(writer: &mut Writer<u16>, head: &Head, taken: Taken<'_>) -> b
     };
     if writer.stream {
         let encode = |out: &mut Vec<u8>| stream::encode_head(&[], first.len() + rest.len(), out);
-        writer.egress.push(head.channel, head.charge, encode, Body::Copied(first, rest));
+        writer.egress.push_copied(head.channel, head.charge, encode, first, rest);
         return true;
     }
     let Some(channel) = wire_channel(writer, head.channel) else { return false };
@@ -92,7 +102,7 @@ pub fn stage_taken(writer: &mut Writer<u16>, head: &Head, taken: Taken<'_>) -> b
         expiry_ms: head.expiry_ms,
     };
     let encode = |out: &mut Vec<u8>| encode::encode_header(header, first.len() + rest.len(), out);
-    writer.egress.push(head.channel, head.charge, encode, Body::Copied(first, rest));
+    writer.egress.push_copied(head.channel, head.charge, encode, first, rest);
     true
 }
 
@@ -268,17 +278,17 @@ fn stage_waiting(target: &Target, replies: &mut Replies) -> bool {
 /// Puts a reply or error into the writer's hands, in the peer's dialect.
 fn stage_reply(target: &Target, writer: &mut Writer<()>, record: Record) {
     let charge = record.charge();
-    let payload = Body::of(&record.payload);
+    let payload = &record.payload;
     match (target.dialect, record.kind) {
         // An end client has no completion lane: nothing is ever posted for it.
         (Dialect::Native | Dialect::Local | Dialect::Stream, _) => {
-            writer.egress.push((), charge, |out| encode::encode_head(&record, record.channel, out), payload);
+            writer.egress.push((), charge, Native(&record, record.channel), payload);
         }
         (_, Kind::Error) => {
             let body = ErrorBody::parse(&record.payload);
             let answer = Err((ErrorKind::from_wire(record.channel), &*body.sentence));
             let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(&record), answer, out);
-            writer.egress.push((), charge, head, Body::Copied(&[], &[]));
+            writer.egress.push_copied((), charge, head, &[], &[]);
         }
         (_, _) => {
             let answer = Ok(record.payload.len());

@@ -724,20 +724,23 @@ impl ShardEngine {
             && let Some(mut writer) = target.application.try_take()
         {
             if writer.transport.is_some() {
-                while writer.egress.room(BATCH)
-                    && let Some(record) = run.front()
-                {
+                run.take_while(|record| {
+                    if !writer.egress.room(BATCH) {
+                        return false;
+                    }
                     let charge = record.charge();
                     if is_cancelled(shared, record.kind, record.correlation) {
                         discard(&target, charge);
                     } else if !lanes::stage(&mut writer, record, charge) {
                         refuse_unserved(shared, &target, &Head::of(record, charge, 0));
                     }
-                    run.skip();
-                }
+                    true
+                });
             }
             lanes::let_go(shared, &target, writer);
         }
+        // Mostly they are small, and copied from where they lie.
+        run.take_while(|record| link.outbox.push_small(&mut self.chunks, record, record.charge(), 0));
         for record in run {
             let charge = record.charge();
             link.outbox.push(&mut self.chunks, record, charge, 0);
@@ -1591,18 +1594,11 @@ struct Run<'a, 'r> {
 }
 
 impl Run<'_, '_> {
-    #[inline]
-    fn front(&mut self) -> Option<&Record> {
-        if *self.left == 0 {
-            return None;
-        }
-        self.batch.front().filter(|outgoing| outgoing.target == self.target).map(|outgoing| &outgoing.record)
-    }
-
-    #[inline]
-    fn skip(&mut self) {
-        *self.left -= 1;
-        self.batch.skip();
+    /// Takes as long as `take` says so.
+    #[inline(always)]
+    fn take_while(&mut self, mut take: impl FnMut(&Record) -> bool) {
+        let target = self.target;
+        *self.left -= self.batch.take_while(*self.left, |outgoing| outgoing.target == target && take(&outgoing.record));
     }
 }
 
@@ -1610,7 +1606,9 @@ impl Iterator for Run<'_, '_> {
     type Item = Record;
 
     fn next(&mut self) -> Option<Record> {
-        self.front()?;
+        if *self.left == 0 || self.batch.front().is_none_or(|outgoing| outgoing.target != self.target) {
+            return None;
+        }
         *self.left -= 1;
         self.batch.next().map(|outgoing| outgoing.record)
     }

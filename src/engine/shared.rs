@@ -657,6 +657,7 @@ impl HostShared {
     }
 
     /// Takes a slot for a request to `target`; false if either bound is reached.
+    #[inline]
     pub fn enter_slot(&self, target: &Target) -> bool {
         if target.in_flight.enter(0).is_err() {
             return false;

@@ -245,26 +245,37 @@ impl Backlog {
 
     /// Adds a record. A small payload is copied and its storage let go.
     pub fn push(&mut self, pool: &mut ChunkPool, record: Record, charge: u64, stamp: u64) {
-        let head = Head::of(&record, charge, stamp);
-        let envelope = record.envelope.as_deref().unwrap_or_default();
-        if record.payload.len() > INLINE_PAYLOAD_MAX || envelope.len() > INLINE_ENVELOPE_MAX {
+        if !self.push_small(pool, &record, charge, stamp) {
             self.room(pool);
             let shape = Shape { kept: true, method: 0, envelope: NO_ENVELOPE, payload: 0 };
-            self.tail.extend_from_slice(&write_entry(&head, shape));
+            self.tail.extend_from_slice(&write_entry(&Head::of(&record, charge, stamp), shape));
             self.kept.push_back(record);
             self.len += 1;
-            return;
+        }
+    }
+
+    /// Adds a copy of a record that is small. False, and nothing done, if it is not.
+    #[inline]
+    pub fn push_small(&mut self, pool: &mut ChunkPool, record: &Record, charge: u64, stamp: u64) -> bool {
+        let (method, envelope) = (record.method.as_bytes(), record.envelope.as_deref());
+        if record.payload.len() > INLINE_PAYLOAD_MAX || envelope.is_some_and(|e| e.len() > INLINE_ENVELOPE_MAX) {
+            return false;
         }
         let shape = Shape {
             kept: false,
-            method: record.method.as_bytes().len() as u8,
-            envelope: record.envelope.as_ref().map_or(NO_ENVELOPE, |e| e.len() as u32),
+            method: method.len() as u8,
+            envelope: envelope.map_or(NO_ENVELOPE, |e| e.len() as u32),
             payload: record.payload.len() as u32,
         };
-        self.begin(pool, &head, shape);
-        self.append(pool, record.method.as_bytes());
-        self.append(pool, envelope);
+        self.begin(pool, &Head::of(record, charge, stamp), shape);
+        if !method.is_empty() {
+            self.append(pool, method);
+        }
+        if let Some(envelope) = envelope {
+            self.append(pool, envelope);
+        }
         self.append(pool, &record.payload);
+        true
     }
 
     /// Adds a small record from its parts: `bytes` are the method and, behind its `method_len` bytes, a payload

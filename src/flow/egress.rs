@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Invariants: `front_written < length of the front record`; at most the front record is begun;
-//! commands begun are finished before anything else; pending bytes = staged + large payloads +
+//! neighbours that are alike are one run; commands begun are finished before anything else; pending bytes = staged + large payloads +
 //! commands. When full: the queue itself has no limit, its user asks [`Egress::room`] before each
 //! push and leaves the record where it is accounted; commands have [`COMMANDS_MAX`], above which a
 //! push is refused. Empty, it owns no memory.
@@ -47,20 +47,16 @@ pub struct BatchLimit {
     pub bytes: usize,
 }
 
-/// What follows a head.
-#[derive(Clone, Debug)]
-pub enum Body<'a> {
-    /// Copied behind the head, one piece after the other.
-    Copied(&'a [u8], &'a [u8]),
-    /// Written from where it is; not empty.
-    Kept(Bytes),
+/// What precedes a payload.
+pub trait Head {
+    /// Appends it.
+    fn write(self, out: &mut Vec<u8>);
 }
 
-impl<'a> Body<'a> {
-    /// As its size demands; see [`COPY_MAX`].
-    #[inline]
-    pub fn of(payload: &'a Bytes) -> Body<'a> {
-        if payload.len() <= COPY_MAX { Body::Copied(payload, &[]) } else { Body::Kept(payload.clone()) }
+impl<F: FnOnce(&mut Vec<u8>)> Head for F {
+    #[inline(always)]
+    fn write(self, out: &mut Vec<u8>) {
+        self(out);
     }
 }
 
@@ -68,7 +64,9 @@ impl<'a> Body<'a> {
 /// its bytes.
 #[derive(Debug)]
 pub struct Egress<R> {
-    entries: VecDeque<Entry<R>>,
+    runs: VecDeque<Run<R>>,
+    /// Of all runs.
+    records: usize,
     /// Bytes of the front record that are out.
     front_written: usize,
     staging: Staging,
@@ -81,16 +79,21 @@ pub struct Egress<R> {
     commands_written: usize,
 }
 
-#[derive(Debug)]
-struct Entry<R> {
+/// Neighbours of which the same is known. Small records to one channel mostly have one length, so that a full lane
+/// is one run and costs nothing by the record.
+#[derive(Clone, Copy, Debug)]
+struct Run<R> {
     keep: R,
     charge: u64,
-    /// Bytes in the staging, then bytes of a large payload.
+    /// Of each: bytes in the staging, then bytes of a large payload.
     staged: usize,
     large: usize,
+    /// At least one.
+    records: usize,
 }
 
-impl<R> Entry<R> {
+impl<R> Run<R> {
+    /// Of each record.
     #[inline(always)]
     fn len(&self) -> usize {
         self.staged + self.large
@@ -104,17 +107,18 @@ struct Large {
     bytes: Bytes,
 }
 
-impl<R> Default for Egress<R> {
+impl<R: Copy + PartialEq> Default for Egress<R> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<R> Egress<R> {
+impl<R: Copy + PartialEq> Egress<R> {
     /// An empty queue; allocates nothing.
     pub fn new() -> Self {
         Egress {
-            entries: VecDeque::new(),
+            runs: VecDeque::new(),
+            records: 0,
             front_written: 0,
             staging: Staging::default(),
             large: VecDeque::new(),
@@ -125,31 +129,61 @@ impl<R> Egress<R> {
         }
     }
 
-    /// Queues a record: `head` appends what precedes its body (at least one byte). `keep` and `charge` are
+    /// Queues a record: `head` appends what precedes its payload (at least one byte). `keep` and `charge` are
     /// reported back with it. Ask [`Egress::room`] first: nothing is refused here.
-    #[inline]
-    pub fn push(&mut self, keep: R, charge: u64, head: impl FnOnce(&mut Vec<u8>), body: Body<'_>) {
-        let (staged, large) = match body {
-            Body::Copied(first, rest) => {
-                let staged = self.staging.append(HEAD_ROOM + first.len() + rest.len(), |out| {
-                    head(out);
-                    out.extend_from_slice(first);
-                    out.extend_from_slice(rest);
-                });
-                self.trailing += staged;
-                (staged, 0)
-            }
-            Body::Kept(bytes) => {
-                let (staged, large) = (self.staging.append(HEAD_ROOM, head), bytes.len());
-                self.large.push_back(Large { after: self.trailing + staged, bytes });
-                self.trailing = 0;
-                (staged, large)
-            }
-        };
+    #[inline(always)]
+    pub fn push(&mut self, keep: R, charge: u64, head: impl Head, payload: &Bytes) {
+        let kept = payload.len() > COPY_MAX;
+        let staged = self.stage(head, if kept { &[] } else { payload }, &[]);
+        if kept {
+            self.enter_kept(keep, charge, staged, payload.clone());
+        } else {
+            self.enter(keep, charge, staged, 0);
+        }
+        self.check();
+    }
+
+    /// The same of a small payload in two pieces.
+    #[inline(always)]
+    pub fn push_copied(&mut self, keep: R, charge: u64, head: impl Head, first: &[u8], rest: &[u8]) {
+        let staged = self.stage(head, first, rest);
+        self.enter(keep, charge, staged, 0);
+        self.check();
+    }
+
+    #[inline(always)]
+    fn stage(&mut self, head: impl Head, first: &[u8], rest: &[u8]) -> usize {
+        let out = self.staging.end(HEAD_ROOM + first.len() + rest.len());
+        let before = out.len();
+        head.write(out);
+        out.extend_from_slice(first);
+        if !rest.is_empty() {
+            out.extend_from_slice(rest);
+        }
+        let staged = out.len() - before;
+        self.trailing += staged;
+        staged
+    }
+
+    /// A payload that is not empty and follows what was just staged.
+    #[inline(never)]
+    fn enter_kept(&mut self, keep: R, charge: u64, staged: usize, payload: Bytes) {
+        let large = payload.len();
+        self.large.push_back(Large { after: std::mem::take(&mut self.trailing), bytes: payload });
+        self.enter(keep, charge, staged, large);
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, keep: R, charge: u64, staged: usize, large: usize) {
         debug_assert!(staged > 0, "a record without a byte would never be finished");
         self.pending += staged + large;
-        self.entries.push_back(Entry { keep, charge, staged, large });
-        self.check();
+        self.records += 1;
+        match self.runs.back_mut() {
+            Some(last) if (last.keep, last.charge, last.staged, last.large) == (keep, charge, staged, large) => {
+                last.records += 1;
+            }
+            _ => self.runs.push_back(Run { keep, charge, staged, large, records: 1 }),
+        }
     }
 
     /// Queues whole command frames. They go out at the next record boundary, in front of records
@@ -171,7 +205,7 @@ impl<R> Egress<R> {
     pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
         let mut gather = Gather { out, used: 0, commands: &self.commands[self.commands_written..], before: 0 };
         if self.front_written > 0 {
-            gather.before = self.entries.front().map_or(0, |front| front.len() - self.front_written);
+            gather.before = self.runs.front().map_or(0, |front| front.len() - self.front_written);
         }
         let mut cursor = self.staging.start();
         let runs = self.large.iter().map(|large| (large.after, &large.bytes[..]));
@@ -206,23 +240,27 @@ impl<R> Egress<R> {
                 }
                 continue;
             }
-            let Some(front) = self.entries.front() else {
+            let Some(front) = self.runs.front_mut() else {
                 debug_assert!(false, "{left} bytes more than there were");
                 break;
             };
-            let step = left.min(front.len() - self.front_written);
-            self.front_written += step;
+            // A command goes in front of the next record.
+            let most = if self.commands.is_empty() { front.records } else { 1 };
+            let (len, reach) = (front.len(), self.front_written + left);
+            let whole = if most == 1 { usize::from(reach >= len) } else { most.min(reach / len) };
+            let step = if whole == most { whole * len - self.front_written } else { left };
+            self.front_written = if whole == most { 0 } else { reach - whole * len };
             of_records += step;
             left -= step;
-            if self.front_written == front.len() {
-                self.front_written = 0;
-                if let Some(entry) = self.entries.pop_front() {
-                    done(entry.keep, entry.charge);
-                }
+            (0..whole).for_each(|_| done(front.keep, front.charge));
+            front.records -= whole;
+            self.records -= whole;
+            if front.records == 0 {
+                self.runs.pop_front();
             }
         }
         self.consume(of_records);
-        if self.entries.is_empty() {
+        if self.runs.is_empty() {
             self.rest();
         }
         self.check();
@@ -258,7 +296,7 @@ impl<R> Egress<R> {
 
     /// Gives back the memory of a queue without records.
     fn rest(&mut self) {
-        self.entries = VecDeque::new();
+        self.runs = VecDeque::new();
         self.large = VecDeque::new();
         self.staging.rest();
     }
@@ -272,7 +310,7 @@ impl<R> Egress<R> {
         let mut begun = None;
         if gone.front_written > 0
             && !cfg!(afflux_mutation = "egress_resends_begun")
-            && let Some(front) = gone.entries.pop_front()
+            && let Some(front) = gone.pop_front()
         {
             gone.staging.copy(&mut cursor, front.staged.saturating_sub(gone.front_written));
             if front.large > 0 {
@@ -281,17 +319,29 @@ impl<R> Egress<R> {
             begun = Some((front.keep, front.charge));
         }
         if cfg!(afflux_mutation = "egress_loses_unbegun")
-            && let Some(lost) = gone.entries.pop_front()
+            && let Some(lost) = gone.pop_front()
         {
             gone.staging.copy(&mut cursor, lost.staged);
         }
-        let mut unbegun = Vec::with_capacity(gone.entries.len());
-        for entry in gone.entries {
-            let bytes = gone.staging.copy(&mut cursor, entry.staged);
-            let large = if entry.large > 0 { gone.large.pop_front().map(|large| large.bytes) } else { None };
-            unbegun.push(Unbegun { keep: entry.keep, charge: entry.charge, bytes, large });
+        let mut unbegun = Vec::with_capacity(gone.records);
+        while let Some(record) = gone.pop_front() {
+            let bytes = gone.staging.copy(&mut cursor, record.staged);
+            let large = if record.large > 0 { gone.large.pop_front().map(|large| large.bytes) } else { None };
+            unbegun.push(Unbegun { keep: record.keep, charge: record.charge, bytes, large });
         }
         Detached { begun, unbegun }
+    }
+
+    /// The front record, out of its run; what is written of it is not looked at.
+    fn pop_front(&mut self) -> Option<Run<R>> {
+        let front = self.runs.front_mut()?;
+        let record = Run { records: 1, ..*front };
+        front.records -= 1;
+        self.records -= 1;
+        if front.records == 0 {
+            self.runs.pop_front();
+        }
+        Some(record)
     }
 
     /// Takes out the records of which nothing was written and that `goes` does not let go on. What was
@@ -302,26 +352,30 @@ impl<R> Egress<R> {
         (self.commands, self.commands_written) = (std::mem::take(&mut old.commands), old.commands_written);
         let mut cursor = old.staging.start();
         if old.front_written > 0
-            && let Some(front) = old.entries.pop_front()
+            && let Some(front) = old.pop_front()
         {
             let rest = old.staging.copy(&mut cursor, front.staged.saturating_sub(old.front_written));
-            self.trailing = self.staging.append(rest.len(), |out| out.extend_from_slice(&rest));
-            self.pending = front.len() - old.front_written;
+            self.staging.end(rest.len()).extend_from_slice(&rest);
+            self.trailing = rest.len();
             if front.large > 0
                 && let Some(large) = old.large.pop_front()
             {
                 self.large.push_back(Large { after: std::mem::take(&mut self.trailing), bytes: large.bytes });
             }
             self.front_written = old.front_written;
-            self.entries.push_back(front);
+            self.enter(front.keep, front.charge, front.staged, front.large);
+            self.pending -= old.front_written;
         }
-        for entry in old.entries {
-            let bytes = old.staging.copy(&mut cursor, entry.staged);
-            let large = if entry.large > 0 { old.large.pop_front().map(|large| large.bytes) } else { None };
-            let staged = Unbegun { keep: entry.keep, charge: entry.charge, bytes, large };
+        while let Some(record) = old.pop_front() {
+            let bytes = old.staging.copy(&mut cursor, record.staged);
+            let large = if record.large > 0 { old.large.pop_front().map(|large| large.bytes) } else { None };
+            let staged = Unbegun { keep: record.keep, charge: record.charge, bytes, large };
             if goes(&staged) {
-                let body = staged.large.map_or(Body::Copied(&[], &[]), Body::Kept);
-                self.push(staged.keep, staged.charge, |out| out.extend_from_slice(&staged.bytes), body);
+                let bytes = self.stage(|_: &mut Vec<u8>| {}, &staged.bytes, &[]);
+                match staged.large {
+                    Some(large) => self.enter_kept(staged.keep, staged.charge, bytes, large),
+                    None => self.enter(staged.keep, staged.charge, bytes, 0),
+                }
             }
         }
         self.check();
@@ -329,7 +383,7 @@ impl<R> Egress<R> {
 
     /// Nothing to write.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.commands.is_empty()
+        self.runs.is_empty() && self.commands.is_empty()
     }
 
     /// Bytes to write, commands included.
@@ -339,18 +393,18 @@ impl<R> Egress<R> {
 
     /// Records whose last byte is not out.
     pub fn staged_records(&self) -> usize {
-        self.entries.len()
+        self.records
     }
 
     /// Bytes of the front record that are out, of how many; `None` between two records.
     pub fn begun(&self) -> Option<(usize, usize)> {
-        (self.front_written > 0).then(|| self.entries.front().map(|e| (self.front_written, e.len()))).flatten()
+        (self.front_written > 0).then(|| self.runs.front().map(|run| (self.front_written, run.len()))).flatten()
     }
 
     /// Whether one more record may be staged: both bounds are not yet reached.
     #[inline]
     pub fn room(&self, limit: BatchLimit) -> bool {
-        self.entries.len() < limit.items && self.pending < limit.bytes
+        self.records < limit.items && self.pending < limit.bytes
     }
 
     /// Memory held for copies, for the ledger: 0 while there is nothing to write.
@@ -360,14 +414,15 @@ impl<R> Egress<R> {
 
     #[inline]
     fn check(&self) {
-        debug_assert!(self.entries.front().map_or(self.front_written == 0, |e| self.front_written < e.len()));
+        debug_assert!(self.runs.front().map_or(self.front_written == 0, |run| self.front_written < run.len()));
+        debug_assert_eq!(self.records, self.runs.iter().map(|run| run.records).sum());
         debug_assert!(self.front_written == 0 || self.commands_written == 0);
         debug_assert!(self.commands_written < self.commands.len() || self.commands.is_empty());
         debug_assert_eq!(
             self.pending,
             self.staging.len() + self.large.iter().map(|large| large.bytes.len()).sum::<usize>()
         );
-        debug_assert_eq!(self.pending == 0, self.entries.is_empty());
+        debug_assert_eq!(self.pending == 0, self.runs.is_empty());
     }
 }
 
@@ -436,10 +491,10 @@ mod tests {
     use super::*;
 
     fn push(egress: &mut Egress<u32>, id: u32, head: &[u8], payload: Bytes) {
-        egress.push(id, u64::from(id) * 10, |out| out.extend_from_slice(head), Body::of(&payload));
+        egress.push(id, u64::from(id) * 10, |out: &mut Vec<u8>| out.extend_from_slice(head), &payload);
     }
 
-    fn next_bytes<R>(egress: &Egress<R>, slices: usize) -> Vec<u8> {
+    fn next_bytes<R: Copy + PartialEq>(egress: &Egress<R>, slices: usize) -> Vec<u8> {
         let mut out = vec![IoSlice::new(&[]); slices];
         let n = egress.slices(&mut out);
         out[..n].iter().flat_map(|s| s.to_vec()).collect()
@@ -545,6 +600,28 @@ mod tests {
     }
 
     #[test]
+    fn records_that_are_alike_are_one_run_and_are_reported_one_by_one() {
+        let mut egress = Egress::new();
+        for id in [7, 7, 7, 8, 7] {
+            push(&mut egress, id, b"<>", Bytes::from_static(b"1234"));
+        }
+        assert_eq!((egress.runs.len(), egress.staged_records()), (3, 5));
+        assert_eq!(done(&mut egress, 6 + 1), [(7, 70)]);
+        assert_eq!(egress.begun(), Some((1, 6)));
+        // Within a run too a command goes in front of the next record.
+        assert!(egress.push_raw(b"PING"));
+        assert_eq!(next_bytes(&egress, 8), b">1234PING<>1234<>1234<>1234");
+        assert_eq!(done(&mut egress, 5 + 4 + 6), [(7, 70), (7, 70)]);
+        assert_eq!(done(&mut egress, 1), []);
+        let Detached { begun, unbegun } = egress.detach();
+        assert_eq!(begun, Some((8, 80)));
+        assert_eq!(
+            unbegun.iter().map(|record| (record.keep, &record.bytes[..])).collect::<Vec<_>>(),
+            [(7, &b"<>1234"[..])]
+        );
+    }
+
+    #[test]
     fn at_rest_it_owns_no_memory() {
         let mut egress = Egress::new();
         for id in 0..5000 {
@@ -554,7 +631,7 @@ mod tests {
         done(&mut egress, 5000 * 64 - 1);
         assert!(egress.staging_capacity() > 0);
         done(&mut egress, 1);
-        assert_eq!((egress.staging_capacity(), egress.entries.capacity(), egress.large.capacity()), (0, 0, 0));
+        assert_eq!((egress.staging_capacity(), egress.runs.capacity(), egress.large.capacity()), (0, 0, 0));
     }
 
     #[test]

@@ -19,7 +19,7 @@
 use bytes::Bytes;
 
 use super::backlog::{Backlog, ChunkPool, Head, INLINE_PAYLOAD_MAX, Taken};
-use super::egress::{BatchLimit, Body, Egress};
+use super::egress::{BatchLimit, Egress};
 use crate::base::record::{Kind, Record};
 use crate::base::time::Instant;
 use crate::plan::SlowSubscriber;
@@ -304,10 +304,10 @@ fn enqueue(queue: &mut Queue, publication: &Publication) {
 
 fn stage(egress: &mut Egress<()>, charge: u64, taken: Taken<'_>) {
     match taken {
-        Taken::Bytes { first, rest, .. } => egress.push((), charge, |_| {}, Body::Copied(first, rest)),
+        Taken::Bytes { first, rest, .. } => egress.push_copied((), charge, |_: &mut Vec<u8>| {}, first, rest),
         Taken::Record(record) => {
             let head = record.envelope.as_deref().unwrap_or_default();
-            egress.push((), charge, |out| out.extend_from_slice(head), Body::of(&record.payload));
+            egress.push((), charge, |out: &mut Vec<u8>| out.extend_from_slice(head), &record.payload);
         }
     }
 }

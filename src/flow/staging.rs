@@ -2,8 +2,8 @@
 //! a hundred small records leave in one or two slices.
 //!
 //! Owns: `full` chunks in order, then `tail`, the one being filled; spare chunks for reuse while
-//! there is anything to write. Invariants: `read <= length of the front chunk`,
-//! `len = sum of chunk lengths - read`. Never full by itself: its user bounds what it stages
+//! there is anything to write. Invariant: `read <= length of the front chunk`.
+//! Never full by itself: its user bounds what it stages
 //! ([`super::egress::BatchLimit`]). Empty and told to [`Staging::rest`], it owns no memory.
 
 use std::collections::VecDeque;
@@ -24,7 +24,6 @@ pub(super) struct Staging {
     full: VecDeque<Vec<u8>>,
     tail: Vec<u8>,
     read: usize,
-    len: usize,
     spares: Vec<Vec<u8>>,
 }
 
@@ -37,21 +36,16 @@ pub(super) struct Cursor {
 
 impl Staging {
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.full.iter().map(Vec::len).sum::<usize>() + self.tail.len() - self.read
     }
 
-    /// Appends what `write` writes, contiguously if it stays within `room` bytes; says how much it was.
-    #[inline]
-    pub(super) fn append(&mut self, room: usize, write: impl FnOnce(&mut Vec<u8>)) -> usize {
+    /// Where to append; contiguous if it stays within `room` bytes.
+    #[inline(always)]
+    pub(super) fn end(&mut self, room: usize) -> &mut Vec<u8> {
         if self.tail.capacity() - self.tail.len() < room {
             self.next_chunk(room);
         }
-        let before = self.tail.len();
-        write(&mut self.tail);
-        debug_assert!(self.tail.len() >= before, "a writer may only append");
-        let wrote = self.tail.len() - before;
-        self.len += wrote;
-        wrote
+        &mut self.tail
     }
 
     #[cold]
@@ -100,8 +94,7 @@ impl Staging {
 
     /// Takes `n` bytes from the front.
     pub(super) fn skip(&mut self, mut n: usize) {
-        debug_assert!(n <= self.len);
-        self.len -= n;
+        debug_assert!(n <= self.len());
         while n > 0 {
             let front = self.full.front().unwrap_or(&self.tail).len() - self.read;
             if n < front {

@@ -82,7 +82,7 @@ pub enum Flushed {
     Broken,
 }
 
-impl<R> Writer<R> {
+impl<R: Copy + PartialEq> Writer<R> {
     fn new() -> Self {
         Writer {
             transport: None,

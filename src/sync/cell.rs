@@ -30,7 +30,6 @@ mod tests;
 mod word;
 
 pub use list::CellList;
-pub use segment::CellCounts;
 
 use crate::base::id::CellId;
 use crate::base::time::Instant;
@@ -39,6 +38,7 @@ use list::{FreeList, Link, Linked, Links};
 use segment::Segments;
 use std::fmt;
 use std::mem;
+use std::ptr;
 use std::task::Waker;
 use std::time::Duration;
 use word::{BUSY, HELD, IN_DONE, LAPSED, LINKS, SELF_TIMED, State, Word};
@@ -85,6 +85,17 @@ pub enum CellState {
     Done,
 }
 
+/// How many cells are in each of the published states.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CellCounts {
+    /// Waiting for room.
+    pub waiting: u32,
+    /// On the wire, or being written.
+    pub claimed: u32,
+    /// Ended, the outcome not taken yet.
+    pub done: u32,
+}
+
 /// A cell that was taken out of a list, with the tag that it had when it was there: the id is stale
 /// if the operation has ended and its holder was faster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +121,35 @@ enum Body<P, O> {
     Empty,
     Payload(P),
     Outcome(O),
+}
+
+impl<P, O> Body<P, O> {
+    /// Becomes `full`. It was empty: so nothing is dropped, and nothing that large moved about.
+    #[inline]
+    fn fill(&mut self, full: Body<P, O>) {
+        debug_assert!(matches!(self, Body::Empty), "nothing is put where something lies");
+        mem::forget(mem::replace(self, full));
+    }
+
+    // Taken from where they lie: what holds either is as large as the larger one.
+
+    #[inline]
+    fn take_payload(&mut self) -> Option<P> {
+        let Body::Payload(payload) = self else { return None };
+        // SAFETY: it lies there, and is neither dropped there nor read again: the next line writes over it.
+        let payload = unsafe { ptr::read(payload) };
+        mem::forget(mem::replace(self, Body::Empty));
+        Some(payload)
+    }
+
+    #[inline]
+    fn take_outcome(&mut self) -> Option<O> {
+        let Body::Outcome(outcome) = self else { return None };
+        // SAFETY: as above.
+        let outcome = unsafe { ptr::read(outcome) };
+        mem::forget(mem::replace(self, Body::Empty));
+        Some(outcome)
+    }
 }
 
 /// Starts on a cache line of its own; two lines if payload and outcome are small.
@@ -157,7 +197,7 @@ unsafe impl<P: Send, O: Send> Sync for CellPool<P, O> {}
 
 impl<P, O> fmt::Debug for CellPool<P, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CellPool").field("capacity", &self.capacity()).field("counts", &self.counts()).finish()
+        f.debug_struct("CellPool").field("capacity", &self.capacity()).finish_non_exhaustive()
     }
 }
 
@@ -191,6 +231,7 @@ impl<P, O> CellPool<P, O> {
     }
 
     /// A place for one operation, or `None` if all are in use.
+    #[inline]
     pub fn alloc(&self) -> Option<Place<'_, P, O>> {
         let index = self.free.pop(&self.cells)?;
         let word = &self.cells.at(index).word;
@@ -203,15 +244,15 @@ impl<P, O> CellPool<P, O> {
     /// Waiting to claimed: the payload leaves the cell, and from here on only the outcome of its
     /// journey ends the operation. `None`: the operation has ended, or was claimed before.
     pub fn claim(&self, id: CellId) -> Option<P> {
-        let mut inside = self.enter(id, |word| word.state() == State::Waiting)?;
-        inside.next = State::Claimed;
+        let mut inside = self.enter(id, |word| word.is(State::Waiting))?;
+        inside.after = inside.after.to(State::Claimed);
         inside.take_payload()
     }
 
     /// Looks at the payload of a waiting operation and may change it. `None`: it does not wait any
     /// more. Others wait while `look` runs, so it must be short and must not use the pool.
     pub fn with_waiting<R>(&self, id: CellId, look: impl FnOnce(&mut P) -> R) -> Option<R> {
-        let mut inside = self.enter(id, |word| word.state() == State::Waiting)?;
+        let mut inside = self.enter(id, |word| word.is(State::Waiting))?;
         inside.body(|body| match body {
             Body::Payload(payload) => Some(look(payload)),
             Body::Empty | Body::Outcome(_) => None,
@@ -223,7 +264,7 @@ impl<P, O> CellPool<P, O> {
     /// taken before it lies there; true as for [`CellPool::push`].
     pub fn hand_over(&self, inbox: &CellList, id: CellId, tag: u64) -> Option<bool> {
         let inside = self.enter(id, is_live)?;
-        let cell = inside.cell();
+        let cell = inside.cell;
         // Release: pairs with the Acquire in `read`.
         cell.tag.store(tag, Ordering::Release);
         if cfg!(afflux_mutation = "handed_over_unlinked") {
@@ -249,14 +290,14 @@ impl<P, O> CellPool<P, O> {
     /// more room to give, may end without taking back what is already on its way.
     pub fn finish_waiting(&self, id: CellId, make: impl FnOnce(P) -> O) -> bool {
         let make = |payload: Option<P>| make(payload.expect("a waiting cell holds its payload"));
-        self.finish_if(id, |word| word.state() == State::Waiting, make).is_ok()
+        self.finish_if(id, |word| word.is(State::Waiting), make).is_ok()
     }
 
     /// Ends a claimed operation. `Err` gives the outcome back: a late or a foreign reply.
     pub fn finish_claimed(&self, id: CellId, outcome: O) -> Result<(), O> {
         let mut outcome = Some(outcome);
         let make = |_| outcome.take().expect("called once");
-        let ended = self.finish_if(id, |word| word.state() == State::Claimed, make).is_ok();
+        let ended = self.finish_if(id, |word| word.is(State::Claimed), make).is_ok();
         match outcome {
             Some(outcome) if !ended => Err(outcome),
             _ => Ok(()),
@@ -266,9 +307,9 @@ impl<P, O> CellPool<P, O> {
     /// As [`CellPool::finish_claimed`]; a task or thread that waits is not woken but put into `wakes`: whoever ends
     /// many operations wakes when all have ended, or the first who wakes finds the others still under way.
     pub fn finish_claimed_later(&self, id: CellId, outcome: O, wakes: &mut Vec<Waker>) -> Result<(), O> {
-        let Some(mut inside) = self.enter(id, |word| word.state() == State::Claimed) else { return Err(outcome) };
-        inside.next = State::Done;
-        inside.body(|body| *body = Body::Outcome(outcome));
+        let Some(mut inside) = self.enter(id, |word| word.is(State::Claimed)) else { return Err(outcome) };
+        inside.after = inside.after.to(State::Done);
+        inside.put_outcome(outcome);
         let waker = inside.notify(|notify| match notify {
             Notify::Waker(_) => mem::take(notify),
             _ => Notify::None,
@@ -284,29 +325,26 @@ impl<P, O> CellPool<P, O> {
 
     fn finish_if(&self, id: CellId, may: impl Fn(Word) -> bool, make: impl FnOnce(Option<P>) -> O) -> Result<(), ()> {
         let mut inside = self.enter(id, may).ok_or(())?;
-        inside.next = State::Done;
+        inside.after = inside.after.to(State::Done);
         let payload = inside.take_payload();
         let outcome = make(payload);
-        inside.body(|body| *body = Body::Outcome(outcome));
+        inside.put_outcome(outcome);
         Ok(())
     }
 
     /// The outcome, once: the place is free after it. For the holder. `None`: not ended yet, or no
     /// such operation.
     pub fn take(&self, id: CellId) -> Option<O> {
-        let mut inside = self.enter(id, |word| word.state() == State::Done && word.has(HELD))?;
-        inside.next = State::Spent;
-        match inside.body(|body| mem::replace(body, Body::Empty)) {
-            Body::Outcome(outcome) => Some(outcome),
-            Body::Empty | Body::Payload(_) => None,
-        }
+        let mut inside = self.enter(id, |word| word.is(State::Done) && word.has(HELD))?;
+        inside.after = inside.after.to(State::Spent);
+        inside.take_outcome()
     }
 
     /// The holder goes. An operation that has ended is forgotten with its outcome; one that has not
     /// runs on, and whoever ends it frees the place. False: no such operation.
     pub fn detach(&self, id: CellId) -> bool {
         let Some(mut inside) = self.enter(id, is_held) else { return false };
-        inside.held = false;
+        inside.after = inside.after.without(HELD);
         let _nobody = inside.notify(mem::take);
         drop(inside);
         true
@@ -317,7 +355,7 @@ impl<P, O> CellPool<P, O> {
     /// False: no such operation, nobody will be told.
     pub fn set_notify(&self, id: CellId, notify: Notify) -> bool {
         let Some(mut inside) = self.enter(id, is_held) else { return false };
-        let _old = if inside.before.state() == State::Done && !cfg!(afflux_mutation = "cell_forgets_waker") {
+        let _old = if inside.before.is(State::Done) && !cfg!(afflux_mutation = "cell_forgets_waker") {
             mem::replace(&mut inside.tell, notify)
         } else {
             inside.notify(|place| mem::replace(place, notify))
@@ -336,14 +374,12 @@ impl<P, O> CellPool<P, O> {
     /// reply's payload is released, an error stays. The cell is not offered to a sweep again.
     /// False: taken, detached or cut down before.
     pub fn lapse(&self, id: CellId, cut: impl FnOnce(O) -> O) -> bool {
-        let Some(mut inside) = self.enter(id, |word| is_held(word) && word.state() == State::Done && !word.has(LAPSED))
-        else {
+        let Some(mut inside) = self.enter(id, |word| is_held(word) && word.is(State::Done) && !word.has(LAPSED)) else {
             return false;
         };
-        inside.lapsed = true;
-        if let Body::Outcome(outcome) = inside.body(|body| mem::replace(body, Body::Empty)) {
-            let outcome = cut(outcome);
-            inside.body(|body| *body = Body::Outcome(outcome));
+        inside.after = inside.after.with(LAPSED);
+        if let Some(outcome) = inside.take_outcome() {
+            inside.put_outcome(cut(outcome));
         }
         true
     }
@@ -402,9 +438,15 @@ impl<P, O> CellPool<P, O> {
         }
     }
 
-    /// How many operations are in which state.
+    /// How many operations are in which state, at about the same moment. Walks over all cells.
     pub fn counts(&self) -> CellCounts {
-        self.segments.counts()
+        let mut counts = CellCounts::default();
+        self.scan(|_, state, _| match state {
+            CellState::Waiting => counts.waiting += 1,
+            CellState::Claimed => counts.claimed += 1,
+            CellState::Done => counts.done += 1,
+        });
+        counts
     }
 
     /// No sweep before this has anything to do: a lower bound of all deadlines.
@@ -492,7 +534,7 @@ impl<P, O> CellPool<P, O> {
         list.remove_if(&self.cells, |index| {
             // Acquire: pairs with the Release of the one who took the outcome.
             let word = Word(self.cells.at(index).word.load(Ordering::Acquire));
-            let over = word.state() == State::Spent && !word.has(BUSY);
+            let over = word.is(State::Spent) && !word.has(BUSY);
             if over {
                 gone(self.unlink(index, list.link()));
             }
@@ -513,7 +555,7 @@ impl<P, O> CellPool<P, O> {
             // AcqRel: the last to leave a place hands it on with what all others did in it.
             match cell.word.compare_exchange_weak(word.0, new.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
-                    if new.state() == State::Vacant {
+                    if new.is(State::Vacant) {
                         self.free.push(&self.cells, index);
                     }
                     return Entry { id: CellId { index, generation: word.generation() }, tag };
@@ -556,7 +598,10 @@ impl<P, O> CellPool<P, O> {
             }
             // Acquire: pairs with the Release of `publish` and of the last one to be inside.
             match cell.word.compare_exchange_weak(word.0, word.with(BUSY).0, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Some(Inside::new(self, id.index, word)),
+                Ok(_) => {
+                    let (index, tell) = (id.index, Notify::None);
+                    return Some(Inside { pool: self, cell, index, before: word, after: word, tell });
+                }
                 Err(now) => word = Word(now),
             }
         }
@@ -565,7 +610,7 @@ impl<P, O> CellPool<P, O> {
 
 fn is_live(word: Word) -> bool {
     matches!(word.state(), State::Waiting | State::Claimed)
-        || cfg!(afflux_mutation = "cell_double_terminal") && word.state() == State::Done
+        || cfg!(afflux_mutation = "cell_double_terminal") && word.is(State::Done)
 }
 
 fn is_held(word: Word) -> bool {
@@ -604,28 +649,29 @@ impl<P, O> Place<'_, P, O> {
     /// The operation waits for room with its payload. True: nothing else is due as early, so whoever
     /// sleeps until [`CellPool::next_deadline`] must be woken.
     pub fn publish_waiting(self, payload: P, terms: Terms) -> bool {
-        self.publish(State::Waiting, Body::Payload(payload), terms)
+        let cell = self.pool.cells.at(self.id.index);
+        // SAFETY: the cell is private and this is its only `Place`; nobody goes inside a private cell.
+        cell.body.with_mut(|body| unsafe { (*body).fill(Body::Payload(payload)) });
+        self.publish(State::Waiting, terms)
     }
 
     /// The operation's payload leaves at once and it waits for its outcome. To be called before the
     /// record can reach anybody who might answer. True: as for [`Place::publish_waiting`].
     pub fn publish_claimed(self, terms: Terms) -> bool {
-        self.publish(State::Claimed, Body::Empty, terms)
+        self.publish(State::Claimed, terms)
     }
 
-    fn publish(self, state: State, body: Body<P, O>, terms: Terms) -> bool {
+    #[inline]
+    fn publish(self, state: State, terms: Terms) -> bool {
         let (pool, CellId { index, generation }) = (self.pool, self.id);
         mem::forget(self);
         let cell = pool.cells.at(index);
         // SAFETY: the cell is private and this was its only `Place`; nobody goes inside a private cell.
-        cell.body.with_mut(|place| unsafe { *place = body });
-        // SAFETY: as above.
         cell.notify.with_mut(|place| unsafe { *place = terms.notify });
         // Release, all three: pairs with the Acquire in `read` of somebody with an older id.
         cell.deadline.store(terms.deadline.0, Ordering::Release);
         cell.since.store(terms.since.0, Ordering::Release);
         cell.tag.store(terms.tag, Ordering::Release);
-        pool.segments.moved(index, State::Private, state);
         let (flags, grace) =
             if terms.self_timed { (HELD | SELF_TIMED, SELF_TIMED_GRACE) } else { (HELD, Duration::ZERO) };
         let due = terms.deadline.after(grace);
@@ -649,81 +695,86 @@ impl<P, O> Drop for Place<'_, P, O> {
     }
 }
 
-/// Exclusive access to one cell. Dropping it leaves the cell in state `next` and does what follows
+/// Exclusive access to one cell. Dropping it leaves the cell as `after` says and does what follows
 /// from it: the end is told, a place that nobody holds is freed.
 struct Inside<'a, P, O> {
     pool: &'a CellPool<P, O>,
+    cell: &'a Cell<P, O>,
     index: u32,
     before: Word,
-    next: State,
-    held: bool,
-    lapsed: bool,
+    after: Word,
     tell: Notify,
 }
 
-impl<'a, P, O> Inside<'a, P, O> {
-    fn new(pool: &'a CellPool<P, O>, index: u32, before: Word) -> Self {
-        let (held, lapsed) = (before.has(HELD), before.has(LAPSED));
-        Inside { pool, index, before, next: before.state(), held, lapsed, tell: Notify::None }
-    }
-
-    fn cell(&self) -> &'a Cell<P, O> {
-        self.pool.cells.at(self.index)
-    }
-
+impl<P, O> Inside<'_, P, O> {
     fn body<R>(&mut self, change: impl FnOnce(&mut Body<P, O>) -> R) -> R {
         // SAFETY: BUSY is ours until this value is dropped, and `&mut self` rules out a second
         // reference from it.
-        self.cell().body.with_mut(|body| change(unsafe { &mut *body }))
+        self.cell.body.with_mut(|body| change(unsafe { &mut *body }))
     }
 
     fn notify<R>(&mut self, change: impl FnOnce(&mut Notify) -> R) -> R {
         // SAFETY: as in `body`.
-        self.cell().notify.with_mut(|notify| change(unsafe { &mut *notify }))
+        self.cell.notify.with_mut(|notify| change(unsafe { &mut *notify }))
     }
 
     fn take_payload(&mut self) -> Option<P> {
-        match self.body(|body| mem::replace(body, Body::Empty)) {
-            Body::Payload(payload) => Some(payload),
-            Body::Empty | Body::Outcome(_) => None,
-        }
+        self.body(Body::take_payload)
+    }
+
+    fn take_outcome(&mut self) -> Option<O> {
+        self.body(Body::take_outcome)
+    }
+
+    fn put_outcome(&mut self, outcome: O) {
+        self.body(|body| body.fill(Body::Outcome(outcome)));
     }
 }
 
 impl<P, O> Drop for Inside<'_, P, O> {
+    #[inline]
     fn drop(&mut self) {
-        if self.next == State::Done && self.before.state() != State::Done {
-            self.tell = self.notify(mem::take);
+        if self.after == self.before && matches!(self.tell, Notify::None) {
+            // As it was found but for its insides. AcqRel: as in `leave`.
+            self.cell.word.fetch_and(!BUSY, Ordering::AcqRel);
+        } else {
+            self.leave();
         }
-        let mut _forgotten = Body::Empty;
-        if self.next == State::Done && !self.held {
-            self.next = State::Spent;
-            self.tell = Notify::None;
-            _forgotten = self.body(|body| mem::replace(body, Body::Empty));
-        }
-        self.pool.segments.moved(self.index, self.before.state(), self.next);
+    }
+}
 
-        let mut flags = self.before.flags() & SELF_TIMED;
-        flags |= if self.held { HELD } else { 0 } | if self.lapsed { LAPSED } else { 0 };
-        let mut word = Word(self.cell().word.load(Ordering::Relaxed));
+impl<P, O> Inside<'_, P, O> {
+    fn leave(&mut self) {
+        let mut _forgotten = None;
+        if self.after.is(State::Done) {
+            if !self.before.is(State::Done) {
+                self.tell = self.notify(mem::take);
+            }
+            if !self.after.has(HELD) {
+                self.after = self.after.to(State::Spent);
+                self.tell = Notify::None;
+                _forgotten = self.take_outcome();
+            }
+        }
+        let mut word = Word(self.cell.word.load(Ordering::Relaxed));
         let (new, list) = loop {
             // Linked here and now, so that the place outlives a holder who is faster than our push.
             let list = match self.tell {
                 Notify::List(list) if !word.has(IN_DONE) => Some(list),
                 _ => None,
             };
-            let links = word.flags() & LINKS | if list.is_some() { IN_DONE } else { 0 };
+            let links = word.0 & LINKS | if list.is_some() { IN_DONE } else { 0 };
             let links =
-                if cfg!(afflux_mutation = "cell_reuse_linked") && self.next == State::Spent { 0 } else { links };
-            let new = Word::new(self.before.generation(), self.next, flags | links).settled();
+                if cfg!(afflux_mutation = "cell_reuse_linked") && self.after.is(State::Spent) { 0 } else { links };
+            let new = self.after.without(LINKS).with(links).settled();
             // AcqRel: Release hands the insides to the next one who enters, or to the next user by
             // way of the free list; Acquire takes what those did who cleared a link.
-            match self.cell().word.compare_exchange_weak(word.0, new.0, Ordering::AcqRel, Ordering::Relaxed) {
+            match self.cell.word.compare_exchange_weak(word.0, new.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break (new, list),
                 Err(now) => word = Word(now),
             }
         };
-        if new.state() == State::Vacant {
+        if new.is(State::Vacant) {
             self.pool.free.push(&self.pool.cells, self.index);
         }
         match (mem::take(&mut self.tell), list) {

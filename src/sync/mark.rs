@@ -88,18 +88,31 @@ impl Word {
         self.0 & BLOCKED != 0
     }
 
+    /// Whether a charge fits and nobody waits: the rule, in one comparison. Waiters and the block are above the
+    /// bytes, so that with any of them the sum is above every limit.
+    #[inline(always)]
+    fn has_free_room(self, charge: u64, limit: u64) -> bool {
+        (self.0 & (VERSION - 1)).saturating_add(charge) <= cap(limit)
+            || (self.waiters() == 0 && self.has_room(charge, limit))
+    }
+
     /// Whether a charge fits, whoever waits.
     #[inline(always)]
     fn has_room(self, charge: u64, limit: u64) -> bool {
-        let cap = if limit == 0 { BYTES_MAX } else { limit.min(BYTES_MAX) };
         let sum = self.bytes().saturating_add(charge);
         (!self.blocked() || cfg!(afflux_mutation = "block_unheeded"))
-            && (sum <= cap || (self.bytes() == 0 && charge <= BYTES_MAX))
+            && (sum <= cap(limit) || (self.bytes() == 0 && charge <= BYTES_MAX))
     }
 
     fn refused(self, limit: u64) -> Refused {
         Refused { used: self.bytes(), limit, waiters: self.waiters(), blocked: self.blocked() }
     }
+}
+
+/// What a limit allows; none, which is 0, as much as the word can count.
+#[inline(always)]
+fn cap(limit: u64) -> u64 {
+    limit.wrapping_sub(1).min(BYTES_MAX - 1) + 1
 }
 
 impl Mark {
@@ -112,9 +125,11 @@ impl Mark {
     #[inline]
     pub fn try_admit(&self, charge: u64) -> Result<Admitted, Refused> {
         let overtakes = cfg!(afflux_mutation = "waiters_overtaken");
-        self.decide(|word, limit| match (word.waiters() == 0 || overtakes) && word.has_room(charge, limit) {
-            true => (word.0 + charge, Ok(Admitted { alone: word.bytes() == 0 })),
-            false => (word.0, Err(word.refused(limit))),
+        self.decide(|word, limit| {
+            match word.has_free_room(charge, limit) || (overtakes && word.has_room(charge, limit)) {
+                true => (word.0 + charge, Ok(Admitted { alone: word.bytes() == 0 })),
+                false => (word.0, Err(word.refused(limit))),
+            }
         })
     }
 
@@ -125,7 +140,7 @@ impl Mark {
         if cfg!(afflux_mutation = "mark_forgets_waiter") {
             return self.try_admit(charge).inspect_err(|_| self.add_waiter());
         }
-        self.decide(|word, limit| match word.waiters() == 0 && word.has_room(charge, limit) {
+        self.decide(|word, limit| match word.has_free_room(charge, limit) {
             true => (word.0 + charge, Ok(Admitted { alone: word.bytes() == 0 })),
             false => (word.plus_waiter(), Err(word.refused(limit))),
         })

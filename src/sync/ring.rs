@@ -120,7 +120,7 @@ impl<T> Producer<T> {
     /// Appends `item`, or gives it back if the ring is full. A ring whose consumer is gone still
     /// takes items until it is full; they are dropped with it, so whoever must not lose one looks
     /// at [`Producer::is_abandoned`] too.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, item: T) -> Result<(), T> {
         if self.filled() == self.ring.slots.len() && self.free() == 0 {
             return Err(item);
@@ -268,17 +268,25 @@ impl<T> Batch<'_, T> {
         self.0.ring.slot(self.0.head).with(|slot| Some(unsafe { (*slot).assume_init_ref() }))
     }
 
-    /// Takes the oldest item and drops it where it is.
-    #[inline]
-    pub fn skip(&mut self) {
-        if self.0.has_item() {
+    /// Takes the oldest items, at most `limit`, as long as `take` says so of each; they are dropped where they are.
+    /// How many those were.
+    #[inline(always)]
+    pub fn take_while(&mut self, limit: usize, mut take: impl FnMut(&T) -> bool) -> usize {
+        let mut taken = 0;
+        while taken < limit && self.0.has_item() {
             let slot = self.0.ring.slot(self.0.head);
+            // SAFETY: slots in [head, tail_seen) are filled, and only this end empties one.
+            if !slot.with(|slot| take(unsafe { (*slot).assume_init_ref() })) {
+                break;
+            }
             // First counted as taken, so that a drop that unwinds is not repeated.
             self.0.head = self.0.head.wrapping_add(1);
             // SAFETY: the slot was in [head, tail_seen), so it is filled, and it counts as taken now, but is not
             // given back to the producer before this batch is dropped.
             slot.with_mut(|slot| unsafe { (*slot).assume_init_drop() });
+            taken += 1;
         }
+        taken
     }
 }
 

@@ -23,28 +23,36 @@ fn body_len(record: &Record) -> usize {
 
 /// Appends a native record up to its payload, which must follow: frame head, header, method.
 /// `wire_channel` is the channel's number on that link, or the number of an error's kind.
-#[inline]
+#[inline(always)]
 pub fn encode_head(record: &Record, wire_channel: u16, out: &mut Vec<u8>) {
-    encode_header(Header::of(record, wire_channel), body_len(record) - HEADER_LEN, out);
-    out.extend_from_slice(record.method.as_bytes());
+    let method = record.method.as_bytes();
+    encode_header(Header::of(record, wire_channel), method.len() + record.payload.len(), out);
+    if !method.is_empty() {
+        out.extend_from_slice(method);
+    }
 }
 
 /// Appends frame head and header of a native record; `rest` bytes of method and payload must follow.
-#[inline]
+#[inline(always)]
 pub fn encode_header(header: Header, rest: usize, out: &mut Vec<u8>) {
-    let (len, header) = (HEADER_LEN + rest, header.to_bytes());
+    let len = HEADER_LEN + rest;
     // Frame head and header in one piece of a size that the compiler knows: no call for a copy.
     if len <= SHORT_MAX {
         let mut head = [0; 2 + HEADER_LEN];
         head[1] = len as u8;
-        head[2..].copy_from_slice(&header);
+        head[2..].copy_from_slice(&header.to_bytes());
         out.extend_from_slice(&head);
     } else {
-        let mut head = [0; HEAD_MAX + HEADER_LEN];
-        head[..HEAD_MAX].copy_from_slice(&FrameHead::new(false, false, len as u64).to_bytes());
-        head[HEAD_MAX..].copy_from_slice(&header);
-        out.extend_from_slice(&head);
+        encode_long(header, len, out);
     }
+}
+
+#[inline(never)]
+fn encode_long(header: Header, len: usize, out: &mut Vec<u8>) {
+    let mut head = [0; HEAD_MAX + HEADER_LEN];
+    head[..HEAD_MAX].copy_from_slice(&FrameHead::new(false, false, len as u64).to_bytes());
+    head[HEAD_MAX..].copy_from_slice(&header.to_bytes());
+    out.extend_from_slice(&head);
 }
 
 /// Appends a whole native record: for small ones, that are gathered into one write.

@@ -4,13 +4,15 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use afflux::flow::egress::{Body, COPY_MAX, Egress, Unbegun};
+use afflux::flow::egress::{COPY_MAX, Egress, Unbegun};
 use bytes::Bytes;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
+    /// So many that are alike.
     Push {
+        times: usize,
         head: usize,
         payload: usize,
     },
@@ -28,7 +30,7 @@ fn op() -> impl Strategy<Value = Op> {
     let payload = prop_oneof![6 => 0..200usize, 1 => COPY_MAX - 1..COPY_MAX + 2, 1 => 20_000..70_000usize];
     let bytes = prop_oneof![3 => 1..50usize, 3 => 50..5_000usize, 1 => 5_000..200_000usize];
     prop_oneof![
-        5 => (1..400usize, payload).prop_map(|(head, payload)| Op::Push { head, payload }),
+        5 => (1..5usize, 1..400usize, payload).prop_map(|(times, head, payload)| Op::Push { times, head, payload }),
         1 => (1..60usize).prop_map(Op::Command),
         4 => (1..6usize, bytes).prop_map(|(slices, bytes)| Op::Write { slices, bytes }),
         1 => (1..4u32).prop_map(Op::Drop),
@@ -71,17 +73,22 @@ proptest! {
         let mut next_id = 0u32;
         for op in ops {
             match op {
-                Op::Push { head, payload } => {
+                Op::Push { times, head, payload } => {
                     next_id += 1;
                     let head: Vec<u8> = (0..head).map(|i| (i as u32 * 7 + next_id) as u8).collect();
                     let payload: Vec<u8> = (0..payload).map(|i| (i as u32 * 13 + next_id) as u8).collect();
-                    model.records.push_back((next_id, [&head[..], &payload[..]].concat()));
                     let payload = Bytes::from(payload);
-                    let body = match Body::of(&payload) {
-                        Body::Copied(all, _) => Body::Copied(&all[..all.len() / 3], &all[all.len() / 3..]),
-                        kept => kept,
-                    };
-                    egress.push(next_id, u64::from(next_id) + 1, |out| out.extend_from_slice(&head), body);
+                    for _ in 0..times {
+                        model.records.push_back((next_id, [&head[..], &payload[..]].concat()));
+                        let charge = u64::from(next_id) + 1;
+                        let head = |out: &mut Vec<u8>| out.extend_from_slice(&head);
+                        if payload.len() <= COPY_MAX && next_id.is_multiple_of(2) {
+                            let (first, rest) = payload.split_at(payload.len() / 3);
+                            egress.push_copied(next_id, charge, head, first, rest);
+                        } else {
+                            egress.push(next_id, charge, head, &payload);
+                        }
+                    }
                 }
                 Op::Command(len) => {
                     prop_assert!(egress.push_raw(&vec![0xC0; len]));

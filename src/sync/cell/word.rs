@@ -64,22 +64,33 @@ impl Word {
         }
     }
 
-    pub(super) fn has(self, flag: u64) -> bool {
-        self.0 & flag != 0
+    #[inline(always)]
+    pub(super) fn is(self, state: State) -> bool {
+        self.0 as u8 == state as u8
     }
 
-    pub(super) fn flags(self) -> u64 {
-        self.0 & 0xFF00
+    /// The same with another state.
+    #[inline(always)]
+    pub(super) fn to(self, state: State) -> Self {
+        Word(self.0 & !0xFF | state as u64)
+    }
+
+    pub(super) fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
     }
 
     pub(super) fn with(self, flag: u64) -> Self {
         Word(self.0 | flag)
     }
 
+    pub(super) fn without(self, flag: u64) -> Self {
+        Word(self.0 & !flag)
+    }
+
     /// What this word becomes when only `flag` goes: a spent place that nothing holds back any
     /// more becomes vacant, under the next generation.
     pub(super) fn settled(self) -> Self {
-        if self.state() == State::Spent && !self.has(BUSY | LINKS) {
+        if self.is(State::Spent) && !self.has(BUSY | LINKS) {
             Word::new(self.generation().wrapping_add(1), State::Vacant, 0)
         } else {
             self
@@ -97,7 +108,8 @@ mod tests {
             for flags in [0, HELD, BUSY | HELD, LINKS | LAPSED, SELF_TIMED] {
                 for generation in [0, 1, u32::MAX] {
                     let word = Word::new(generation, state, flags);
-                    assert_eq!((word.generation(), word.state(), word.flags()), (generation, state, flags));
+                    assert_eq!((word.generation(), word.state(), word.0 & 0xFF00), (generation, state, flags));
+                    assert!(word.is(state) && word.to(State::Spent) == Word::new(generation, State::Spent, flags));
                 }
             }
         }
