@@ -152,6 +152,49 @@ pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
     }
 }
 
+/// Sends a reply or an error to a request that came on `link`.
+pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) {
+    match take_writer(target, link) {
+        Some(mut held) => {
+            hand_over(target, &mut held, record);
+            write_posts(shared, target, held);
+        }
+        None => post(shared, target, Post::Reply { link, record }),
+    }
+}
+
+/// The same without writing it, if nobody else writes now. The caller sees to it that somebody comes by.
+#[inline]
+pub fn leave_answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) {
+    match take_writer(target, link) {
+        Some(mut held) => {
+            hand_over(target, &mut held, record);
+            if let Some(held) = held.release() {
+                write_posts(shared, target, held);
+            }
+        }
+        None => post(shared, target, Post::Reply { link, record }),
+    }
+}
+
+/// The writer of the completion lane of `target`, if nobody has it and it is that of this attach: what is handed to
+/// it needs no place among the posts.
+#[inline]
+fn take_writer(target: &Target, link: u64) -> Option<PostHeld<'_, Replies, Post>> {
+    target.completion.try_take().filter(|held| held.writer.link == link && link != 0)
+}
+
+/// A reply on the writer's link: staged, or behind those that wait for it.
+#[inline]
+fn hand_over(target: &Target, replies: &mut Replies, record: Record) {
+    let charge = record.charge();
+    if replies.waiting.is_empty() && replies.writer.egress.room(BATCH) {
+        stage_reply(target, &mut replies.writer, &record, charge);
+    } else {
+        replies.waiting.push(&mut replies.chunks, record, charge, 0);
+    }
+}
+
 fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Replies, Post>) {
     let mut published = Subscribed::new(shared, target);
     let mut rounds = 0;
@@ -160,12 +203,7 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
         held.drain_posts(|replies, post| match post {
             // 0 is no link: the request came on one that was lost before it was claimed.
             Post::Reply { link, record } if link == replies.writer.link && link != 0 => {
-                if replies.waiting.is_empty() && replies.writer.egress.room(BATCH) {
-                    stage_reply(target, &mut replies.writer, record);
-                } else {
-                    let charge = record.charge();
-                    replies.waiting.push(&mut replies.chunks, record, charge, 0);
-                }
+                hand_over(target, replies, record);
             }
             // What was answered over a link that is gone has nobody who waits for it any more.
             Post::Reply { record, .. } => {
@@ -212,10 +250,15 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
             None => {
                 let mut broken;
                 while {
+                    let (mut written, mut bytes) = (0, 0);
                     let flushed = held.writer.flush(|(), charge| {
-                        leave_replies(shared, target, charge);
-                        room = true;
+                        written += 1;
+                        bytes += charge;
                     });
+                    if written > 0 {
+                        leave_replies(shared, target, written, bytes);
+                        room = true;
+                    }
                     broken = flushed == Flushed::Broken;
                     flushed == Flushed::Empty && stage_waiting(target, &mut held)
                 } {}
@@ -259,31 +302,38 @@ fn stage_waiting(target: &Target, replies: &mut Replies) -> bool {
     while replies.writer.egress.room(BATCH)
         && let Some(popped) = replies.waiting.pop(&mut replies.chunks)
     {
-        stage_reply(target, &mut replies.writer, popped.record);
+        stage_reply(target, &mut replies.writer, &popped.record, popped.charge);
         any = true;
     }
     any
 }
 
 /// Puts a reply or error into the writer's hands, in the peer's dialect.
-fn stage_reply(target: &Target, writer: &mut Writer<()>, record: Record) {
-    let charge = record.charge();
-    let payload = Body::of(&record.payload);
-    match (target.dialect, record.kind) {
+#[inline]
+fn stage_reply(target: &Target, writer: &mut Writer<()>, record: &Record, charge: u64) {
+    match target.dialect {
         // An end client has no completion lane: nothing is ever posted for it.
-        (Dialect::Native | Dialect::Local | Dialect::Stream, _) => {
-            writer.egress.push((), charge, |out| encode::encode_head(&record, record.channel, out), payload);
+        Dialect::Native | Dialect::Local | Dialect::Stream => {
+            let head = |out: &mut Vec<u8>| encode::encode_head(record, record.channel, out);
+            writer.egress.push((), charge, head, Body::of(&record.payload));
         }
-        (_, Kind::Error) => {
+        Dialect::Stock | Dialect::Subscriber | Dialect::Publisher(_) => stage_stock_reply(writer, record, charge),
+    }
+}
+
+#[cold]
+fn stage_stock_reply(writer: &mut Writer<()>, record: &Record, charge: u64) {
+    match record.kind {
+        Kind::Error => {
             let body = ErrorBody::parse(&record.payload);
             let answer = Err((ErrorKind::from_wire(record.channel), &*body.sentence));
-            let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(&record), answer, out);
+            let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(record), answer, out);
             writer.egress.push((), charge, head, Body::Copied(&[], &[]));
         }
-        (_, _) => {
+        _ => {
             let answer = Ok(record.payload.len());
-            let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(&record), answer, out);
-            writer.egress.push((), charge, head, payload);
+            let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(record), answer, out);
+            writer.egress.push((), charge, head, Body::of(&record.payload));
         }
     }
 }
@@ -295,13 +345,13 @@ fn envelope(record: &Record) -> &[u8] {
 /// A reply that nobody waits for any more.
 fn undeliverable(shared: &HostShared, target: &Target, charge: u64) {
     shared.counts.replies_undeliverable.add(1);
-    leave_replies(shared, target, charge);
+    leave_replies(shared, target, 1, charge);
 }
 
-/// Takes a reply off the marks of the completion lane. Its peer's next requests may be claimed again.
-fn leave_replies(shared: &HostShared, target: &Target, charge: u64) {
-    target.replies.leave(charge);
-    shared.replies.leave(charge);
+/// Takes so many replies off the marks of the completion lane. Their peer's next requests may be claimed again.
+fn leave_replies(shared: &HostShared, target: &Target, replies: u32, bytes: u64) {
+    target.replies.leave_many(replies, bytes);
+    shared.replies.leave_many(replies, bytes);
     if !cfg!(afflux_mutation = "host_replies_unrelieved") {
         shared.relieve();
     }

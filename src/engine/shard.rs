@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use crossbeam_channel::Receiver;
 
-use super::answer::{self, Debt};
+use super::answer::{self, Debt, Party};
 use super::call::{Lineage, taken};
 use super::command::{Attach, CompletionCommand, ShardCommand, Untold};
 use super::core::Core;
@@ -243,8 +243,8 @@ pub struct ShardEngine {
     unclaimed: u64,
     /// Handlers started in this turn.
     delivered: u64,
-    /// Records of one age that left their queues, and are not recorded yet.
-    same_age: (Duration, u64),
+    /// When records came that left their queues in this turn, and how many whose age is not recorded yet.
+    same_age: (Instant, u64),
     /// The target of the record before, which is often that of the next.
     last_target: Option<(TargetId, u32)>,
 }
@@ -302,7 +302,7 @@ impl ShardEngine {
             pressure_epoch: 0,
             unclaimed: 0,
             delivered: 0,
-            same_age: (Duration::ZERO, 0),
+            same_age: (Instant(0), 0),
             last_target: None,
         };
         if let Some(local) = local {
@@ -464,7 +464,11 @@ impl ShardEngine {
         self.links[index as usize] = Some(Box::new(Link {
             origin: Origin::new(receive_mark),
             waiters: Waiters::new(self.core.shared().plan.room.per_target_ops as usize),
-            peer: Peer::new(target.clone()),
+            peer: Peer::new(Party {
+                shared: self.core.shared().clone(),
+                target: target.clone(),
+                shard: self.core.shard,
+            }),
             target,
             generation,
             conn: None,
@@ -1054,7 +1058,7 @@ impl ShardEngine {
                         late = false;
                         conn.peeked = n;
                         if n == asked {
-                            take_out(conn, &mut [0; PEEK_MAX])?;
+                            take_out(conn, &mut block[have..])?;
                         } else {
                             self.peeked.push(index);
                         }
@@ -1101,9 +1105,10 @@ impl ShardEngine {
     /// Takes out of connections what was only looked at, after the turn's writes and before the sleep.
     fn discard_peeked(&mut self) {
         while let Some(index) = self.peeked.pop() {
-            let mut scratch = [0; PEEK_MAX];
-            let Some(conn) = self.link(index).and_then(|link| link.conn.as_mut()) else { continue };
-            if let Err(reason) = take_out(conn, &mut scratch) {
+            let Some(conn) = self.links[index as usize].as_deref_mut().and_then(|link| link.conn.as_mut()) else {
+                continue;
+            };
+            if let Err(reason) = take_out(conn, &mut self.block) {
                 self.lose(index, reason);
             }
         }
@@ -1198,13 +1203,33 @@ impl ShardEngine {
             }
             Spend::Acquired { cancel: None } => {}
         }
-        let (peer, at) = (link.peer.clone(), link.conn.as_ref().map_or(0, |c| c.link));
+        let local = link.target.dialect == Dialect::Local;
+        // A handler reaches no link: it lies at hand for the run.
+        let Some(mut link) = self.links[index as usize].take() else { return };
+        let (records, resume) = self.claim_from(shared, &mut link, pick.run);
+        let waiters = local && link.target.mark.waiters() > 0;
+        self.links[index as usize] = Some(link);
+        if records == 0 {
+            return self.give_back(1);
+        }
+        self.unclaimed -= u64::from(records);
+        self.ingress.claimed(pick, records, now);
+        if resume {
+            self.unpark(index);
+        }
+        if waiters && !cfg!(afflux_mutation = "room_unoffered") {
+            self.admit_waiters(index);
+        }
+        self.reap(index);
+    }
+
+    /// Claims at most `run` records, and says how many, and whether the source is to be told to go on. The first may
+    /// be claimed.
+    fn claim_from(&mut self, shared: &Arc<HostShared>, link: &mut Link, run: u32) -> (u32, bool) {
+        let at = link.conn.as_ref().map_or(0, |c| c.link);
         let (mut records, mut resume) = (0, false);
         let mut claimed = Claimed::default();
-        while records < pick.run
-            && let Some(link) = self.links[index as usize].as_deref_mut()
-            && (records == 0 || hold_reason(&self.core, link).is_none())
-        {
+        while records < run && (records == 0 || hold_reason(&self.core, link).is_none()) {
             if !link.origin.claim_into(&mut self.chunks, &mut claimed) {
                 debug_assert!(false, "ingress knows of a record that its origin does not have");
                 break;
@@ -1217,28 +1242,18 @@ impl ShardEngine {
             link.stale = link.stale.saturating_sub(1);
             records += 1;
             resume |= claimed.resume;
-            self.unclaimed -= 1;
             let Popped { record, stamp, charge } = &mut claimed.popped;
-            if peer.dialect == Dialect::Local {
+            if link.target.dialect == Dialect::Local {
                 // Its send queue was its receive queue.
-                let _ = peer.mark.release(*charge);
+                let _ = link.target.mark.release(*charge);
             }
-            self.core.own(record.charge());
-            shared.leave_line(&shared.owned_line, &peer);
-            self.aged(now.since(Instant(*stamp)));
-            self.dispatch(shared, &peer, at, record);
+            let charge = record.charge();
+            self.core.own(charge);
+            shared.leave_line(&shared.owned_line, &link.target);
+            self.claimed_of(Instant(*stamp));
+            self.dispatch(shared, &link.peer, at, record, charge);
         }
-        if records == 0 {
-            return self.give_back(1);
-        }
-        self.ingress.claimed(pick, records, now);
-        if resume {
-            self.unpark(index);
-        }
-        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 && !cfg!(afflux_mutation = "room_unoffered") {
-            self.admit_waiters(index);
-        }
-        self.reap(index);
+        (records, resume)
     }
 
     /// The link of a queue that has room again is read again.
@@ -1266,18 +1281,21 @@ impl ShardEngine {
         self.held = held;
     }
 
-    /// A record left its queue at this age. Those that arrived together are recorded together.
-    fn aged(&mut self, age: Duration) {
-        if self.same_age.0 != age {
+    /// A record that came at this instant left its queue. The ages of those that came together are recorded together.
+    #[inline]
+    fn claimed_of(&mut self, came: Instant) {
+        if self.same_age.0 != came {
             self.record_ages();
-            self.same_age.0 = age;
+            self.same_age.0 = came;
         }
         self.same_age.1 += 1;
     }
 
     fn record_ages(&mut self) {
-        let (age, records) = std::mem::take(&mut self.same_age);
-        self.latencies.record_many(Latency::QueueAge, age, records);
+        let records = std::mem::take(&mut self.same_age.1);
+        if records > 0 {
+            self.latencies.record_many(Latency::QueueAge, self.core.now.since(self.same_age.0), records);
+        }
     }
 
     fn give_back(&mut self, permits: u32) {
@@ -1297,8 +1315,7 @@ impl ShardEngine {
 
     /// Makes a job of a claimed record, or returns its permit at once.
     #[inline]
-    fn dispatch(&mut self, shared: &Arc<HostShared>, peer: &Peer, link: u64, record: &mut Record) {
-        let charge = record.charge();
+    fn dispatch(&mut self, shared: &Arc<HostShared>, peer: &Peer, link: u64, record: &mut Record, charge: u64) {
         let target: &Arc<Target> = peer;
         let seat = match (record.kind, target.dialect) {
             (Kind::Reply | Kind::Error, _) => {
@@ -1322,7 +1339,7 @@ impl ShardEngine {
             (_, Dialect::Native | Dialect::Local) => match self.seat_of(target.serves, record.channel) {
                 Ok(seat) => Some(seat),
                 Err(why) => {
-                    self.no_handler(target, link, record, why);
+                    self.no_handler(peer, link, record, why);
                     None
                 }
             },
@@ -1338,7 +1355,7 @@ impl ShardEngine {
                         Some(at as u16)
                     }
                     None => {
-                        self.no_handler(target, link, record, "nobody here serves this channel");
+                        self.no_handler(peer, link, record, "nobody here serves this channel");
                         None
                     }
                 }
@@ -1382,32 +1399,20 @@ impl ShardEngine {
         }
     }
 
-    fn no_handler(&mut self, target: &Arc<Target>, link: u64, record: &mut Record, what: &str) {
-        let debt = (record.kind == Kind::Request).then(|| self.debt_of_none(target, link, record));
+    #[cold]
+    fn no_handler(&mut self, peer: &Peer, link: u64, record: &mut Record, what: &str) {
+        let debt = (record.kind == Kind::Request).then(|| debt_of_none(peer, link, record));
         refuse(&self.core, debt, what);
-    }
-
-    /// The answer that is owed to a request which no handler gets.
-    fn debt_of_none(&self, target: &Arc<Target>, link: u64, record: &mut Record) -> Debt {
-        Debt {
-            shared: self.core.shared().clone(),
-            target: target.clone(),
-            link,
-            correlation: record.correlation,
-            envelope: record.envelope.take(),
-            shard: self.core.shard,
-            place: u32::MAX,
-        }
     }
 
     /// A request whose time was up before its turn came: its caller is told, its handler is spared.
     #[cold]
-    fn skip_expired(&mut self, record: &mut Record, charge: u64, target: &Arc<Target>, link: u64) {
+    fn skip_expired(&mut self, record: &mut Record, charge: u64, peer: &Peer, link: u64) {
         let shared = self.core.shared().clone();
         self.core.disown(charge);
         self.give_back(1);
         shared.counts.expired_in_queue.add(1);
-        let debt = self.debt_of_none(target, link, record);
+        let debt = debt_of_none(peer, link, record);
         debt.fail(ErrorKind::DeadlineExceeded, 0, "the request's time was up before its handler could start");
     }
 
@@ -1432,7 +1437,7 @@ impl ShardEngine {
         more || ((self.delivered > 0 || n > 0) && !self.held.is_empty())
     }
 
-    #[inline]
+    #[inline(always)]
     fn start(&mut self, shared: &Arc<HostShared>, record: &mut Record, peer: &Peer, terms: JobTerms) {
         let JobTerms { charge, link, deadline, seat } = terms;
         // The jobs before it in this turn took time of their own.
@@ -1441,19 +1446,7 @@ impl ShardEngine {
             return self.skip_expired(record, charge, peer, link);
         }
         let charge = if cfg!(afflux_mutation = "owned_charged_anew") { record.charge() } else { charge };
-        let place = self.core.start_place(charge);
-        let debt = (record.kind == Kind::Request).then(|| {
-            self.core.join_place(place);
-            Debt {
-                shared: shared.clone(),
-                target: Arc::clone(peer),
-                link,
-                correlation: record.correlation,
-                envelope: record.envelope.take(),
-                shard: self.core.shard,
-                place,
-            }
-        });
+        let place = self.core.start_place(charge, if record.kind == Kind::Request { 2 } else { 1 });
         let lineage = Lineage { depth: record.depth.saturating_add(1), deadline };
         self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
@@ -1461,7 +1454,7 @@ impl ShardEngine {
         if !cfg!(afflux_mutation = "permit_after_callback") {
             release_permits(shared, self.core.shard, 1, self.core.now);
         }
-        seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
+        seat.start(&mut self.core, Start { record, peer, link, place, lineage });
         if cfg!(afflux_mutation = "permit_after_callback") {
             release_permits(shared, self.core.shard, 1, self.core.now);
         }
@@ -1619,6 +1612,12 @@ impl Iterator for Run<'_, '_> {
     }
 }
 
+/// The answer that is owed to a request which no handler gets.
+fn debt_of_none(peer: &Peer, link: u64, record: &mut Record) -> Debt {
+    let (correlation, envelope) = (record.correlation, record.envelope.take());
+    Debt { party: peer.clone(), link, correlation, envelope, place: u32::MAX }
+}
+
 /// What was cancelled before it left is never sent.
 #[inline]
 fn is_cancelled(shared: &HostShared, kind: Kind, correlation: u64) -> bool {
@@ -1684,13 +1683,14 @@ struct Used {
     commands: u32,
 }
 
-/// Takes out of the connection what was only looked at.
-fn take_out(conn: &mut Conn, scratch: &mut [u8]) -> Result<(), String> {
+/// Takes out of the connection what was only looked at, into the beginning of `block`. Where it lies already, it is
+/// read over itself and stays what it is.
+fn take_out(conn: &mut Conn, block: &mut [u8]) -> Result<(), String> {
+    let mut at = 0;
     while conn.peeked > 0 {
-        let most = conn.peeked.min(scratch.len());
-        match conn.transport.read(&mut scratch[..most]) {
+        match conn.transport.read(&mut block[at..at + conn.peeked]) {
             Ok(0) => return Err("the peer closed the connection".into()),
-            Ok(n) => conn.peeked -= n,
+            Ok(n) => (at, conn.peeked) = (at + n, conn.peeked - n),
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e.to_string()),
         }
@@ -1714,7 +1714,7 @@ fn decode(
             return Ok(Used { consumed, parked: false, commands });
         }
         let rest = &input[consumed..];
-        if let Some(whole) = conn.decoder.whole(rest).map_err(|e| e.to_string())?
+        if let Some(whole) = conn.decoder.whole(rest)
             && whole.bytes.len() <= INLINE_PAYLOAD_MAX
         {
             let charge = whole.charge();
@@ -1725,7 +1725,6 @@ fn decode(
             let Header { kind, method_len, depth, channel, correlation, expiry_ms } = whole.header;
             let head = Head { kind, depth, channel, correlation, expiry_ms, charge, stamp: core.now.0 };
             link.origin.offer_bytes(chunks, &head, method_len, whole.bytes);
-            settle(shared, link);
             note_decoded(link);
             *offered += 1;
             consumed += whole.consumed;

@@ -158,8 +158,9 @@ impl Origin {
             Some(_) => {}
             None => {
                 debug_assert_ne!(self.admits(charge), Admit::No);
-                if self.admits(charge) == Admit::Oversize {
-                    self.oversize = Some(self.excess(charge));
+                let excess = self.excess(charge);
+                if excess > 0 {
+                    self.oversize = Some(excess);
                 }
             }
         }

@@ -52,11 +52,14 @@ impl Reader {
     /// is told to watch, and before the turn to read is given to somebody who does neither: for the kernel it
     /// is unread.
     pub fn discard(&mut self, block: &mut [u8]) -> Result<(), ReadEnd> {
+        let mut at = 0;
         while self.peeked > 0 {
-            let most = self.peeked.min(block.len());
-            match self.transport.read(&mut block[..most]) {
+            // One piece behind the other: read over itself, it stays what it is.
+            at = if at == block.len() { 0 } else { at };
+            let end = block.len().min(at + self.peeked);
+            match self.transport.read(&mut block[at..end]) {
                 Ok(0) => return Err(ReadEnd::Closed),
-                Ok(n) => self.peeked -= n,
+                Ok(n) => (at, self.peeked) = (at + n, self.peeked - n),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(ReadEnd::Broken(e)),
             }
@@ -124,7 +127,7 @@ impl Reader {
                     if late {
                         self.peeked = n;
                         if !empty {
-                            self.discard(&mut [0; PEEK_MAX])?;
+                            self.discard(&mut block[have - n..have])?;
                         }
                     }
                 }

@@ -113,8 +113,14 @@ impl Room {
     /// Leaves with what was entered with.
     #[inline]
     pub fn leave(&self, bytes: u64) {
-        let (ops, held) = split(self.word.fetch_sub(OPERATION + bytes, Ordering::Relaxed));
-        debug_assert!(ops > 0 && held >= bytes, "leaves with more than was brought");
+        self.leave_many(1, bytes);
+    }
+
+    /// So many leave, with the sum of what they entered with.
+    #[inline]
+    pub fn leave_many(&self, operations: u32, bytes: u64) {
+        let (ops, held) = split(self.word.fetch_sub(u64::from(operations) * OPERATION + bytes, Ordering::Relaxed));
+        debug_assert!(ops >= operations && held >= bytes, "leaves with more than was brought");
     }
 
     /// Operations in the room now.

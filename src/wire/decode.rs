@@ -211,18 +211,20 @@ impl Decoder {
         })
     }
 
-    /// The record at the start of `input`, if it is a native one, wholly there, and nothing is in assembly: what
-    /// [`Decoder::decode`] would make of it, without making it. `None`: ask [`Decoder::peek`].
-    #[inline]
-    pub fn whole<'a>(&self, input: &'a [u8]) -> Result<Option<Whole<'a>>, WireError> {
+    /// The record at the start of `input`, if it is a native one, wholly there and in order, and nothing is in
+    /// assembly: what [`Decoder::decode`] would make of it, without making it. `None`: ask [`Decoder::peek`].
+    #[inline(always)]
+    pub fn whole<'a>(&self, input: &'a [u8]) -> Option<Whole<'a>> {
         if self.open.is_some() || self.command.is_some() || !self.mode.is_native() {
-            return Ok(None);
+            return None;
         }
-        let Some(head) = FrameHead::parse(input)?.filter(|head| !head.command) else { return Ok(None) };
-        self.check(&mut Tally::default(), &head)?;
-        let Some(body) = input[head.size..].get(..head.len as usize) else { return Ok(None) };
-        let (header, _, _) = self.parse_native(body)?;
-        Ok(Some(Whole { header, bytes: &body[HEADER_LEN..], consumed: head.size + body.len() }))
+        let head = FrameHead::parse(input).ok()??;
+        let body = input[head.size..].get(..head.len as usize)?;
+        if head.command || head.more {
+            return None;
+        }
+        let (header, _, _) = self.parse_native(body).ok()?;
+        Some(Whole { header, bytes: &body[HEADER_LEN..], consumed: head.size + body.len() })
     }
 
     /// The correlation of the record that begins at the start of `input`, if so much of it is there:
@@ -477,7 +479,9 @@ impl Decoder {
         let Some((method, payload)) = rest.split_at_checked(header.method_len as usize) else {
             return Err(WireError::Header("the method leads past the end"));
         };
-        let method = std::str::from_utf8(method).map_err(|_| WireError::Header("the method is not UTF-8"))?;
+        // Most have none, and the look is a call.
+        let method = if method.is_empty() { Ok("") } else { std::str::from_utf8(method) };
+        let method = method.map_err(|_| WireError::Header("the method is not UTF-8"))?;
         if self.mode == Mode::NativeCompletion && header.kind.lane() != Lane::Completion {
             return Err(WireError::WrongLane(header.kind));
         }
@@ -560,7 +564,7 @@ mod tests {
             carry.extend_from_slice(chunk);
             received += chunk.len();
             loop {
-                let whole = decoder.whole(&carry)?.map(|w| (w.charge(), w.consumed, w.header.correlation));
+                let whole = decoder.whole(&carry).map(|w| (w.charge(), w.consumed, w.header.correlation));
                 if decoder.assembly().is_none() {
                     match decoder.peek(&carry)? {
                         Some(charge) => admitted = charge,
