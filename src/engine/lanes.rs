@@ -185,7 +185,7 @@ fn take_writer(target: &Target, link: u64) -> Option<PostHeld<'_, Replies, Post>
 }
 
 /// A reply on the writer's link: staged, or behind those that wait for it.
-#[inline]
+#[inline(always)]
 fn hand_over(target: &Target, replies: &mut Replies, record: Record) {
     let charge = record.charge();
     if replies.waiting.is_empty() && replies.writer.egress.room(BATCH) {
@@ -314,7 +314,9 @@ fn stage_reply(target: &Target, writer: &mut Writer<()>, record: &Record, charge
     match target.dialect {
         // An end client has no completion lane: nothing is ever posted for it.
         Dialect::Native | Dialect::Local | Dialect::Stream => {
-            let head = |out: &mut Vec<u8>| encode::encode_head(record, record.channel, out);
+            // An answer names no method.
+            let (header, len) = (Header::of(record, record.channel), record.payload.len());
+            let head = |out: &mut Vec<u8>| encode::encode_header(header, len, out);
             writer.egress.push((), charge, head, Body::of(&record.payload));
         }
         Dialect::Stock | Dialect::Subscriber | Dialect::Publisher(_) => stage_stock_reply(writer, record, charge),

@@ -1225,6 +1225,7 @@ impl ShardEngine {
 
     /// Claims at most `run` records, and says how many, and whether the source is to be told to go on. The first may
     /// be claimed.
+    #[inline(never)]
     fn claim_from(&mut self, shared: &Arc<HostShared>, link: &mut Link, run: u32) -> (u32, bool) {
         let at = link.conn.as_ref().map_or(0, |c| c.link);
         let (mut records, mut resume) = (0, false);
@@ -1954,7 +1955,7 @@ impl<'a> Pruned<'a> {
 }
 
 /// Returns permits, wakes shards whose tickets were granted, and has a crossing told to the peers.
-#[inline]
+#[inline(always)]
 fn release_permits(shared: &HostShared, shard: ShardId, n: u32, now: Instant) {
     shared.gate.release_and_tell(shard, n, now, |outcome| tell(shared, outcome));
 }

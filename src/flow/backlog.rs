@@ -18,8 +18,7 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-
+use super::payload::payload_of;
 use crate::base::record::{Kind, Record};
 use crate::base::unit::{METHOD_LEN_MAX, RECORD_OVERHEAD};
 use crate::plan::{INLINE_RECORD_MIN, QUEUE_CHUNK_BYTES};
@@ -297,7 +296,7 @@ impl Backlog {
 
     /// Takes the oldest record out, into a place that is used again and again: a record is too large to
     /// be moved about. False, and nothing done, if there is none.
-    #[inline]
+    #[inline(never)]
     pub fn pop_into(&mut self, pool: &mut ChunkPool, into: &mut Popped) -> bool {
         let popped = self.pop_with(pool, |head, shape, taken| {
             (into.charge, into.stamp) = (head.charge, head.stamp);
@@ -333,26 +332,21 @@ impl Backlog {
         let (head, shape) = read_entry(chunk[self.read..].first_chunk()?);
         self.len -= 1;
         let begin = self.read + ENTRY;
-        let len = if shape.kept { 0 } else { shape.len() };
-        let end = begin + len;
-        let result = if shape.kept {
-            let record = self.kept.pop_front()?;
-            self.read = end;
-            then(&head, shape, Taken::Record(record))
-        } else if end <= chunk.len() {
-            self.read = end;
-            let taken = Taken::Bytes { first: &chunk[begin..end], rest: &[], method_len: shape.method as usize };
-            then(&head, shape, taken)
+        let end = if shape.kept { begin } else { begin + shape.len() };
+        let over = end.saturating_sub(chunk.len());
+        let taken = if shape.kept {
+            Taken::Record(self.kept.pop_front()?)
         } else {
-            let first = &chunk[begin..];
-            let next = self.full.front().unwrap_or(&self.tail);
-            let over = len - first.len();
-            let result =
-                then(&head, shape, Taken::Bytes { first, rest: &next[..over], method_len: shape.method as usize });
+            let next = if over == 0 { &[][..] } else { self.full.front().unwrap_or(&self.tail) };
+            let (first, rest) = (&chunk[begin..end - over], &next[..over]);
+            Taken::Bytes { first, rest, method_len: shape.method as usize }
+        };
+        let result = then(&head, shape, taken);
+        self.read = end;
+        if over > 0 {
             self.drop_front(pool);
             self.read = over;
-            result
-        };
+        }
         if self.len == 0 {
             self.rest(pool);
         } else if !self.front.is_empty() && self.front.len() - self.read < ENTRY {
@@ -447,7 +441,7 @@ fn fill(record: &mut Record, head: &Head, shape: Shape, method_len: usize, first
     (record.kind, record.depth, record.channel) = (head.kind, head.depth, head.channel);
     (record.correlation, record.expiry_ms) = (head.correlation, head.expiry_ms);
     record.method.set_bytes(method);
-    record.payload = Bytes::copy_from_slice(payload);
+    record.payload = payload_of(payload);
     record.envelope = envelope;
 }
 
@@ -459,6 +453,8 @@ fn fill_joined(record: &mut Record, head: &Head, shape: Shape, method_len: usize
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::base::record::Method;
 

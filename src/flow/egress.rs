@@ -37,6 +37,9 @@ pub const COMMANDS_MAX: usize = 128 << 10;
 /// Every head of a native record fits; a longer one (a stock peer's envelope) makes its chunk grow.
 const HEAD_ROOM: usize = 320;
 
+/// As many records as a batch of replies has: few lanes that are not at rest hold fewer for long.
+const ENTRIES_MIN: usize = 32;
+
 /// How much may be staged at a time. Records beyond it stay in the target's queue, where they are
 /// accounted and can still be handed to another link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,6 +151,9 @@ impl<R> Egress<R> {
         };
         debug_assert!(staged > 0, "a record without a byte would never be finished");
         self.pending += staged + large;
+        if self.entries.capacity() == 0 {
+            self.entries.reserve(ENTRIES_MIN);
+        }
         self.entries.push_back(Entry { keep, charge, staged, large });
         self.check();
     }

@@ -1,0 +1,58 @@
+//! The bytes of a payload that is handed to a program: storage of its own, for nobody knows how long it is kept,
+//! and the rest of a block or a chunk must not be kept with it.
+//!
+//! A small one is counted from the beginning, in one piece with its bytes. Clones are the rule, a handler that
+//! echoes makes one, and the storage that `Bytes` makes of a slice costs another allocation at the first of them.
+
+use bytes::Bytes;
+
+/// Above this, a copy costs more than an allocation.
+const COUNTED_MAX: usize = 128;
+
+/// A payload of at most `N` bytes. What is unused of it is less than what its record was charged with besides.
+struct Counted<const N: usize> {
+    len: usize,
+    bytes: [u8; N],
+}
+
+impl<const N: usize> AsRef<[u8]> for Counted<N> {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl<const N: usize> Counted<N> {
+    #[inline]
+    fn of(payload: &[u8]) -> Bytes {
+        let mut counted = Counted { len: payload.len(), bytes: [0; N] };
+        counted.bytes[..payload.len()].copy_from_slice(payload);
+        Bytes::from_owner(counted)
+    }
+}
+
+/// A copy of `payload`.
+#[inline]
+pub fn payload_of(payload: &[u8]) -> Bytes {
+    match payload.len() {
+        0 => Bytes::new(),
+        1..=32 => Counted::<32>::of(payload),
+        33..=64 => Counted::<64>::of(payload),
+        65..=COUNTED_MAX => Counted::<COUNTED_MAX>::of(payload),
+        _ => Bytes::copy_from_slice(payload),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_is_its_bytes_at_every_edge() {
+        for len in [0, 1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 2048] {
+            let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            let payload = payload_of(&bytes);
+            assert_eq!((&payload, &payload.clone()), (&bytes, &bytes));
+        }
+    }
+}
