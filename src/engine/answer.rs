@@ -82,9 +82,8 @@ impl<P: Borrow<Party>> Debt<P> {
     /// The same without writing it. Who asked, if somebody has to come by the lane: the caller sees to that.
     #[inline]
     pub fn leave_reply(self, payload: Bytes) -> Option<P> {
-        let record = reply(self.correlation, self.envelope, payload);
         let Party { shared, target, .. } = self.party.borrow();
-        leave(shared, target, self.link, record).then_some(self.party)
+        leave(shared, target, self.link, reply(self.correlation, self.envelope, payload)).then_some(self.party)
     }
 
     /// Pays with an error.
@@ -113,14 +112,14 @@ pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record:
 
 /// Leaves a reply with its lane without writing it; false if there is nothing to be written.
 #[inline]
-fn leave(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) -> bool {
+fn leave(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, mut record: Record) -> bool {
     if target.dialect == Dialect::Local {
         end_here(shared, target, record);
         return false;
     }
     let admitted = admit(shared, target, link, &record);
     if admitted {
-        lanes::leave_answer(shared, target, link, record);
+        lanes::leave_answer(shared, target, link, &mut record);
     } else {
         wait(shared, target, link, record);
     }

@@ -153,10 +153,10 @@ pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
 }
 
 /// Sends a reply or an error to a request that came on `link`.
-pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) {
+pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, mut record: Record) {
     match take_writer(target, link) {
         Some(mut held) => {
-            hand_over(target, &mut held, record);
+            hand_over(target, &mut held, &mut record);
             write_posts(shared, target, held);
         }
         None => post(shared, target, Post::Reply { link, record }),
@@ -165,7 +165,7 @@ pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record:
 
 /// The same without writing it, if nobody else writes now. The caller sees to it that somebody comes by.
 #[inline]
-pub fn leave_answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) {
+pub fn leave_answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: &mut Record) {
     match take_writer(target, link) {
         Some(mut held) => {
             hand_over(target, &mut held, record);
@@ -173,7 +173,7 @@ pub fn leave_answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, r
                 write_posts(shared, target, held);
             }
         }
-        None => post(shared, target, Post::Reply { link, record }),
+        None => post(shared, target, Post::Reply { link, record: record.take() }),
     }
 }
 
@@ -186,12 +186,12 @@ fn take_writer(target: &Target, link: u64) -> Option<PostHeld<'_, Replies, Post>
 
 /// A reply on the writer's link: staged, or behind those that wait for it.
 #[inline(always)]
-fn hand_over(target: &Target, replies: &mut Replies, record: Record) {
+fn hand_over(target: &Target, replies: &mut Replies, record: &mut Record) {
     let charge = record.charge();
     if replies.waiting.is_empty() && replies.writer.egress.room(BATCH) {
-        stage_reply(target, &mut replies.writer, &record, charge);
+        stage_reply(target, &mut replies.writer, record, charge);
     } else {
-        replies.waiting.push(&mut replies.chunks, record, charge, 0);
+        replies.waiting.push(&mut replies.chunks, record.take(), charge, 0);
     }
 }
 
@@ -202,8 +202,8 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
         let mut room = false;
         held.drain_posts(|replies, post| match post {
             // 0 is no link: the request came on one that was lost before it was claimed.
-            Post::Reply { link, record } if link == replies.writer.link && link != 0 => {
-                hand_over(target, replies, record);
+            Post::Reply { link, mut record } if link == replies.writer.link && link != 0 => {
+                hand_over(target, replies, &mut record);
             }
             // What was answered over a link that is gone has nobody who waits for it any more.
             Post::Reply { record, .. } => {
@@ -299,7 +299,8 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
 /// Stages replies that wait; true if there were any.
 fn stage_waiting(target: &Target, replies: &mut Replies) -> bool {
     let mut any = false;
-    while replies.writer.egress.room(BATCH)
+    while !replies.waiting.is_empty()
+        && replies.writer.egress.room(BATCH)
         && let Some(popped) = replies.waiting.pop(&mut replies.chunks)
     {
         stage_reply(target, &mut replies.writer, &popped.record, popped.charge);

@@ -48,10 +48,16 @@ pub struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// The answer that is owed; a one-way message owes none.
+    /// Whether an answer is owed; a one-way message owes none.
     #[inline]
-    fn debt(&mut self) -> Option<Debt> {
-        (self.record.kind == Kind::Request).then(|| Debt {
+    fn is_request(&self) -> bool {
+        self.record.kind == Kind::Request
+    }
+
+    /// The answer that is owed.
+    #[inline]
+    fn responder(&mut self) -> Responder {
+        Responder::new(Debt {
             party: self.peer.clone(),
             link: self.link,
             correlation: self.record.correlation,
@@ -254,23 +260,16 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
 
 impl<H: Handler, F: Fn(usize) -> H> Seat for HandlerSeat<H, F> {
     fn start(&mut self, core: &mut Core, mut start: Start<'_>) {
-        let debt = start.debt();
-        let Start { record, peer, place, lineage, .. } = start;
-        let (method, payload) = (take(&mut record.method), take(&mut record.payload));
-        match debt {
-            Some(debt) => {
-                let responder = Responder::new(debt);
-                if self.stands(core) {
-                    let request = Request { method, payload, responder, peer: peer.clone() };
-                    self.call(core, place, lineage, peer.clone(), |handler, cx| handler.request(request, cx));
-                } else {
-                    responder.settle(Err(Failure::panicked()));
-                }
-            }
-            None => {
-                let message = Message { method, payload };
-                self.call(core, place, lineage, peer.clone(), |handler, cx| handler.message(message, cx));
-            }
+        let (place, lineage, peer) = (start.place, start.lineage, start.peer.clone());
+        let (method, payload) = (take(&mut start.record.method), take(&mut start.record.payload));
+        if !start.is_request() {
+            let message = Message { method, payload };
+            self.call(core, place, lineage, peer, |handler, cx| handler.message(message, cx));
+        } else if self.stands(core) {
+            let request = Request { method, payload, responder: start.responder(), peer: peer.clone() };
+            self.call(core, place, lineage, peer, |handler, cx| handler.request(request, cx));
+        } else {
+            start.responder().settle(Err(Failure::panicked()));
         }
         core.leave_place(place);
     }
@@ -353,15 +352,15 @@ where
     Fut: Future<Output = Result<Bytes, Failure>>,
 {
     fn start(&mut self, core: &mut Core, mut start: Start<'_>) {
-        let debt = start.debt();
-        let Start { record, peer, place, lineage, .. } = start;
-        let (method, payload) = (take(&mut record.method), take(&mut record.payload));
-        let Some(debt) = debt else {
+        let (place, lineage) = (start.place, start.lineage);
+        if !start.is_request() {
             // A future that nobody waits for could only be lost: async channels take requests.
             core.shared().counts.no_handler.add(1);
             return core.leave_place(place);
-        };
-        let responder = Responder::new(debt);
+        }
+        let responder = start.responder();
+        let Start { record, peer, .. } = start;
+        let (method, payload) = (take(&mut record.method), take(&mut record.payload));
         let client = LocalClient { handle: core.handle.clone(), lineage, shard: std::marker::PhantomData };
         let request = Request { method, payload, responder: Responder::none(), peer: peer.clone() };
         let (factory, shard) = (self.factory.clone(), self.shard);

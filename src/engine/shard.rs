@@ -1248,11 +1248,10 @@ impl ShardEngine {
                 // Its send queue was its receive queue.
                 let _ = link.target.mark.release(*charge);
             }
-            let charge = record.charge();
-            self.core.own(charge);
+            self.core.own(*charge);
             shared.leave_line(&shared.owned_line, &link.target);
             self.claimed_of(Instant(*stamp));
-            self.dispatch(shared, &link.peer, at, record, charge);
+            self.dispatch(shared, &link.peer, at, record, *charge);
         }
         (records, resume)
     }

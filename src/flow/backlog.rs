@@ -430,7 +430,7 @@ fn fill(record: &mut Record, head: &Head, shape: Shape, method_len: usize, first
     if !rest.is_empty() {
         return fill_joined(record, head, shape, method_len, first, rest);
     }
-    let (method, bytes) = first.split_at(method_len);
+    let bytes = &first[method_len..];
     let (envelope, payload) = match shape.envelope {
         NO_ENVELOPE => (None, bytes),
         len => {
@@ -440,7 +440,7 @@ fn fill(record: &mut Record, head: &Head, shape: Shape, method_len: usize, first
     };
     (record.kind, record.depth, record.channel) = (head.kind, head.depth, head.channel);
     (record.correlation, record.expiry_ms) = (head.correlation, head.expiry_ms);
-    record.method.set_bytes(method);
+    record.method.set_bytes(first, method_len);
     record.payload = payload_of(payload);
     record.envelope = envelope;
 }

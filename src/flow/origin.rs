@@ -151,11 +151,13 @@ impl Origin {
 
     #[inline(always)]
     fn account(&mut self, charge: u64) {
-        match self.assembly.take() {
-            Some(assembly) if assembly.exceeds.is_some() => {
-                self.oversize = Some(assembly.drawn_at(assembly.arrived));
+        match self.assembly {
+            Some(assembly) => {
+                self.assembly = None;
+                if assembly.exceeds.is_some() {
+                    self.oversize = Some(assembly.drawn_at(assembly.arrived));
+                }
             }
-            Some(_) => {}
             None => {
                 debug_assert_ne!(self.admits(charge), Admit::No);
                 let excess = self.excess(charge);
