@@ -66,6 +66,7 @@ pub struct Core {
     owned: u64,
     disowned: u64,
     started: u32,
+    started_told: u32,
     started_peak: u32,
     started_max: u32,
     awaited: HashMap<u32, Awaited>,
@@ -108,6 +109,7 @@ impl Core {
             owned: 0,
             disowned: 0,
             started: 0,
+            started_told: 0,
             started_peak: 0,
             started_max: shared.plan.started_per_shard[shard.index()],
             awaited: HashMap::new(),
@@ -234,11 +236,11 @@ impl Core {
         let place = &mut self.places[index as usize];
         (place.parts, place.charge) = (parts, charge);
         self.started += 1;
-        let port = self.shared.port(self.shard);
-        port.started.set(u64::from(self.started));
+        // The handler may not return: it is seen from here on.
+        self.publish_started();
         if self.started > self.started_peak {
             self.started_peak = self.started;
-            port.started_peak.set(u64::from(self.started));
+            self.shared.port(self.shard).started_peak.set(u64::from(self.started));
         }
         index
     }
@@ -260,6 +262,14 @@ impl Core {
             self.disown(charge);
             self.free.push(index);
             self.started -= 1;
+        }
+    }
+
+    /// Tells how many are started, as one starts and once a turn: those that ended within it concern nobody.
+    #[inline]
+    pub fn publish_started(&mut self) {
+        if self.started_told != self.started {
+            self.started_told = self.started;
             self.shared.port(self.shard).started.set(u64::from(self.started));
         }
     }
