@@ -3,13 +3,14 @@
 //! machine with other work on it, where times do not.
 //!
 //! With `--instructions`, under valgrind, instructions outside the kernel instead. `--record` writes
-//! them to the table in [`TABLE`], `--check` fails where they are above it by more than [`TOLERANCE`].
+//! them to the table in [`TABLE`], `--check` fails where they are above it by more than [`TOLERANCE`], and
+//! `--parts` tells which part of the code has them.
 
 mod common;
 #[path = "common/parts.rs"]
 mod parts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
 
@@ -54,6 +55,9 @@ struct Options {
     /// Instructions, by valgrind's callgrind
     #[arg(long)]
     instructions: bool,
+    /// Tell which part of the code has how many of them, in either process
+    #[arg(long, requires = "instructions")]
+    parts: bool,
     /// Write the instructions of this run to the table
     #[arg(long, requires = "instructions")]
     record: bool,
@@ -232,6 +236,7 @@ fn instructions(options: &Options) {
     let is_worse = |row: &str, n: f64| table["rows"][row].as_f64().is_none_or(|r| n > r * (1.0 + TOLERANCE));
     let rounds = if args.quick { 1 } else { args.rounds.min(3) };
     let mut found: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut parts = BTreeMap::new();
     for round in 0..rounds {
         for (row, _, ops) in ROWS.iter().filter(|(row, _, ops)| *ops > 0 && args.wants(row)) {
             // Threads that meet differently do more, rarely less: what passed once is not run again.
@@ -242,6 +247,7 @@ fn instructions(options: &Options) {
             let runs = (ops / 4, *ops);
             let (counts, _) = slope(Tool::Callgrind, row, runs).unwrap_or_else(|e| panic!("{row}: {e}"));
             found.entry(row).or_default().push(counts.get("all").copied().unwrap_or(0.0));
+            parts.insert(row, counts);
         }
     }
     let one = |all: Vec<f64>| if options.check { ends(&all).0 } else { median(all) };
@@ -260,7 +266,10 @@ fn instructions(options: &Options) {
             worse.push(*row);
         }
     }
-    write(args, json!({"bench": "instructions", "machine": machine(args), "rows": found}));
+    if options.parts {
+        parts.iter().filter(|(row, _)| !row.starts_with("part ")).for_each(|(row, counts)| print_parts(row, counts));
+    }
+    write(args, json!({"bench": "instructions", "machine": machine(args), "rows": found, "parts": parts}));
     if options.record {
         let text = serde_json::to_string_pretty(&json!({"compiler": compiler(), "rows": found})).expect("plain values");
         fs::write(TABLE, text + "\n").unwrap_or_else(|e| panic!("{TABLE}: {e}"));
@@ -269,6 +278,21 @@ fn instructions(options: &Options) {
         println!("above the table by more than {:.0} %: {}", 100.0 * TOLERANCE, worse.join(", "));
         println!("if that is meant: cargo bench --bench counts -- --instructions --record");
         std::process::exit(1);
+    }
+}
+
+/// Parts of the code with at least a hundredth of a row's instructions, most first.
+fn print_parts(row: &str, counts: &BTreeMap<String, f64>) {
+    let of = |side: &str, part: &str| counts.get(&format!("{side}: {part}")).copied().unwrap_or(0.0);
+    let names: BTreeSet<&str> = counts.keys().filter_map(|key| key.split_once(": ")).map(|(_, part)| part).collect();
+    let mut parts: Vec<_> = names.into_iter().map(|part| (part, of("client", part), of("server", part))).collect();
+    parts.sort_by(|a, b| (b.1 + b.2).total_cmp(&(a.1 + a.2)));
+    let all: f64 = parts.iter().map(|(_, client, server)| client + server).sum();
+    let (shown, rest): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(_, c, s)| c + s >= all / 100.0);
+    let rest = rest.iter().fold(("all others", 0.0, 0.0), |(name, c, s), of| (name, c + of.1, s + of.2));
+    println!("\n{row:<30} {:>8} {:>8} {:>8}", "client", "server", "both");
+    for (part, client, server) in shown.into_iter().chain([rest]) {
+        println!("  {part:<28} {client:>8.0} {server:>8.0} {:>8.0}", client + server);
     }
 }
 

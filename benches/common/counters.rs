@@ -86,6 +86,9 @@ impl Tool {
         let mut counts = BTreeMap::new();
         for entry in fs::read_dir(dir).map_err(|e| e.to_string())?.flatten() {
             let text = fs::read_to_string(entry.path()).map_err(|e| e.to_string())?;
+            if self == Tool::Callgrind {
+                parts(&text).into_iter().for_each(|(part, n)| *counts.entry(part).or_insert(0) += n);
+            }
             for line in text.lines() {
                 let found = match self {
                     Tool::Perf => perf_line(line),
@@ -100,6 +103,59 @@ impl Tool {
             }
         }
         Ok(counts)
+    }
+}
+
+/// Instructions of one process by the part of the code that they belong to: `client: sync/cell`. What the standard library
+/// is inlined into, it counts to.
+fn parts(profile: &str) -> BTreeMap<String, u64> {
+    let client = profile.lines().any(|line| line.starts_with("cmd:") && line.contains("--row"));
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut files: BTreeMap<&str, &str> = BTreeMap::new();
+    let (mut function, mut here, mut is_call) = ("", "", false);
+    for line in profile.lines() {
+        if let Some((key @ ("fl" | "fi" | "fe" | "cfi" | "cfl"), file)) = line.split_once('=') {
+            let (id, name) = file.split_once(' ').unwrap_or((file, ""));
+            if !name.is_empty() {
+                files.insert(id, name);
+            }
+            let file = files.get(id).copied().unwrap_or_default();
+            match key {
+                "fl" => (function, here) = (file, file),
+                "fi" | "fe" => here = file,
+                _ => {}
+            }
+        } else if line.starts_with("calls=") {
+            is_call = true;
+        } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
+            // The line below a call has what was called, which has lines of its own.
+            let n = line.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok()).filter(|_| !is_call);
+            let part = part_of(here).or_else(|| part_of(function)).unwrap_or("standard library");
+            *counts.entry(part).or_insert(0) += n.unwrap_or(0);
+            is_call = false;
+        }
+    }
+    let side = if client { "client" } else { "server" };
+    counts.into_iter().map(|(part, n)| (format!("{side}: {part}"), n)).collect()
+}
+
+/// Which part of the code a source file is; `None`: the standard library.
+fn part_of(file: &str) -> Option<&str> {
+    if let Some(own) = file.strip_prefix(concat!(env!("CARGO_MANIFEST_DIR"), "/src/")) {
+        let own = own.strip_suffix(".rs").unwrap_or(own);
+        // A room and the files in it are one part.
+        return Some(own.match_indices('/').nth(1).map_or(own, |(at, _)| &own[..at]));
+    }
+    if let Some((_, package)) = file.split_once("/registry/src/") {
+        let package = package.split('/').nth(1).unwrap_or(package);
+        return Some(package.rsplit_once('-').map_or(package, |(name, _version)| name));
+    }
+    match file {
+        _ if file.contains("/benches/") => Some("the bench itself"),
+        _ if file.contains("malloc/") => Some("allocator"),
+        _ if file.contains("/mem") && file.contains("multiarch") => Some("memcpy, memset"),
+        _ if file.contains("/rustc/") || file.contains("/library/") || file.is_empty() => None,
+        _ => Some("C library, system calls"),
     }
 }
 

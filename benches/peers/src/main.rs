@@ -32,6 +32,8 @@ use serde_json::{Value, json};
 use table::Table;
 
 #[derive(Parser)]
+#[command(about = "afflux, libzmq, tarpc and bare sockets, the same work in turn; a table of ratios")]
+#[group(skip)] // `open` is a group of that name already.
 struct Options {
     #[command(flatten)]
     args: Args,
