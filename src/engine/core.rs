@@ -66,7 +66,6 @@ pub struct Core {
     owned: u64,
     disowned: u64,
     started: u32,
-    started_told: u32,
     started_peak: u32,
     started_max: u32,
     awaited: HashMap<u32, Awaited>,
@@ -109,7 +108,6 @@ impl Core {
             owned: 0,
             disowned: 0,
             started: 0,
-            started_told: 0,
             started_peak: 0,
             started_max: shared.plan.started_per_shard[shard.index()],
             awaited: HashMap::new(),
@@ -236,11 +234,11 @@ impl Core {
         let place = &mut self.places[index as usize];
         (place.parts, place.charge) = (parts, charge);
         self.started += 1;
-        // The handler may not return: it is seen from here on.
-        self.publish_started();
+        let port = self.shared.port(self.shard);
+        port.started.set(u64::from(self.started));
         if self.started > self.started_peak {
             self.started_peak = self.started;
-            self.shared.port(self.shard).started_peak.set(u64::from(self.started));
+            port.started_peak.set(u64::from(self.started));
         }
         index
     }
@@ -262,14 +260,6 @@ impl Core {
             self.disown(charge);
             self.free.push(index);
             self.started -= 1;
-        }
-    }
-
-    /// Tells how many are started, as one starts and once a turn: those that ended within it concern nobody.
-    #[inline]
-    pub fn publish_started(&mut self) {
-        if self.started_told != self.started {
-            self.started_told = self.started;
             self.shared.port(self.shard).started.set(u64::from(self.started));
         }
     }

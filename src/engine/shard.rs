@@ -404,7 +404,6 @@ impl ShardEngine {
             next = next.min(now.after(UNTOLD_PAUSE));
         }
         self.core.publish_owned();
-        self.core.publish_started();
         shared.counts.delivered.add(std::mem::take(&mut self.delivered));
         port.queued.set(self.run_queue.len() as u64);
         port.unclaimed.set(self.unclaimed);
