@@ -428,7 +428,7 @@ fn replies(sizes: &[usize]) {
                 None => pending.push(one),
             }
             // A burst of requests would leave chunks with the shards, which are another row's.
-            if pending.len() % AT_ONCE == 0 {
+            if pending.len().is_multiple_of(AT_ONCE) {
                 until_status(&server, |s| s.delivered == pending.len() as u64 + 1);
             }
         }
