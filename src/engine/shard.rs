@@ -379,10 +379,10 @@ impl ShardEngine {
 
         self.take_commands();
         self.untold.send(|command| shared.completion.command(command));
-        let mut again = self.finish_operations(turn.done as usize);
+        let mut again = self.finish_operations(&shared, turn.done as usize);
         // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
         // first and admitted last, so that nothing of theirs is overtaken.
-        let waiting = self.take_waiting();
+        let waiting = self.take_waiting(&shared);
         // A handle's ring may have come after the commands were taken, and its operations that wait with it.
         self.take_commands();
         let moved = self.drain_rings();
@@ -391,9 +391,9 @@ impl ShardEngine {
         let mut next = self.expire_assemblies();
         again |= self.serve_sessions();
         again |= self.read_links();
-        again |= self.claim(turn.claims);
-        again |= self.start_jobs(turn.starts as usize);
-        again |= self.write_links();
+        again |= self.claim(&shared, turn.claims);
+        again |= self.start_jobs(&shared, turn.starts as usize);
+        again |= self.write_links(&shared);
         self.discard_peeked();
         again |= self.end_sessions();
         // A continuation whose operation ended as it was started runs in a turn of its own: the next. So
@@ -615,8 +615,7 @@ impl ShardEngine {
     // ---- 2 finished operations
 
     /// True if there is more.
-    fn finish_operations(&mut self, limit: usize) -> bool {
-        let shared = self.core.shared().clone();
+    fn finish_operations(&mut self, shared: &Arc<HostShared>, limit: usize) -> bool {
         let shard = self.core.shard;
         let mut finished = std::mem::take(&mut *shared.port(shard).finished.lock());
         for place in finished.drain(..) {
@@ -629,7 +628,7 @@ impl ShardEngine {
             let Some(outcome) = shared.cells.take(entry.id) else { continue };
             // Nobody: the instance that waited was lost to a panic.
             let Some(awaited) = self.core.awaited(entry.id) else { continue };
-            let outcome = taken(&shared, outcome, awaited.since);
+            let outcome = taken(shared, outcome, awaited.since);
             self.seats[awaited.seat as usize].resume(&mut self.core, awaited.key, outcome);
             n += 1;
         }
@@ -757,9 +756,8 @@ impl ShardEngine {
     }
 
     /// Fetches operations that wait; returns the links that they wait at.
-    fn take_waiting(&mut self) -> Vec<u32> {
+    fn take_waiting(&mut self, shared: &Arc<HostShared>) -> Vec<u32> {
         let mut links = Vec::new();
-        let shared = self.core.shared().clone();
         while let Some(entry) = shared.cells.pop(&shared.port(self.core.shard).inbox) {
             match self.index_of(tag_target(entry.tag)) {
                 Some(index) => {
@@ -770,7 +768,7 @@ impl ShardEngine {
                         shared.fail(entry.id, entry.tag, Some(&link.target), kind, detail);
                         continue;
                     }
-                    let pruned = Pruned::new(&shared);
+                    let pruned = Pruned::new(shared);
                     let pushed = link.waiters.push(entry.id, |id| pruned.is_waiting(id));
                     pruned.forget(&link.target);
                     if pushed.is_err() {
@@ -1016,7 +1014,7 @@ impl ShardEngine {
     }
 
     fn read_into(&mut self, index: u32, block: &mut [u8], offered: &mut u32) -> Result<bool, String> {
-        let plan = self.core.shared().plan.clone();
+        let plan = &self.core.shared().plan;
         let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return Ok(false) };
         let mut budget = plan.turn.read_bytes_per_link;
         // What is left from before comes first.
@@ -1140,8 +1138,7 @@ impl ShardEngine {
     // ---- 6 claims
 
     /// Claims from ready links: permit first, record second. True if there is more to claim now.
-    fn claim(&mut self, budget: u32) -> bool {
-        let shared = self.core.shared().clone();
+    fn claim(&mut self, shared: &Arc<HostShared>, budget: u32) -> bool {
         let (shard, now) = (self.core.shard, self.core.now);
         self.release_held();
         self.ingress.begin(budget);
@@ -1157,7 +1154,7 @@ impl ShardEngine {
         }
         loop {
             while let Some(pick) = self.ingress.next() {
-                self.claim_run(&shared, pick);
+                self.claim_run(shared, pick);
             }
             let Some((origin, since)) = self.ingress.to_file() else { break };
             match shared.gate.wait(shard, since, now) {
@@ -1419,8 +1416,7 @@ impl ShardEngine {
     // ---- 7 starts
 
     /// Starts jobs that were claimed and not started at once. True if there is more to do now.
-    fn start_jobs(&mut self, limit: usize) -> bool {
-        let shared = self.core.shared().clone();
+    fn start_jobs(&mut self, shared: &Arc<HostShared>, limit: usize) -> bool {
         let mut n = 0;
         self.core.begin_run(self.run_queue.len().min(limit));
         while n < limit && self.core.may_start() {
@@ -1429,7 +1425,7 @@ impl ShardEngine {
             if !cfg!(afflux_mutation = "target_capped_for_good") {
                 peer.jobs.sub(1);
             }
-            self.start(&shared, &mut record, &peer, terms);
+            self.start(shared, &mut record, &peer, terms);
         }
         self.core.end_run();
         // A job that ended may have made room for the head of an origin that was held.
@@ -1472,13 +1468,13 @@ impl ShardEngine {
     }
 
     /// True if a link stopped on its budget.
-    fn write_links(&mut self) -> bool {
+    fn write_links(&mut self, shared: &Arc<HostShared>) -> bool {
         let mut again = false;
         for _ in 0..self.dirty.len() {
             let Some(index) = self.dirty.pop_front() else { break };
             if let Some(link) = self.links[index as usize].as_deref_mut() {
                 link.dirty = false;
-                again |= self.write_link(index);
+                again |= self.write_link(shared, index);
             }
             if cfg!(afflux_mutation = "blocked_stops_writing") && self.link(index).is_some_and(|link| !link.writable) {
                 self.dirty.push_front(index);
@@ -1488,8 +1484,7 @@ impl ShardEngine {
         again
     }
 
-    fn write_link(&mut self, index: u32) -> bool {
-        let shared = self.core.shared().clone();
+    fn write_link(&mut self, shared: &Arc<HostShared>, index: u32) -> bool {
         let Some(link) = self.links[index as usize].as_deref_mut() else { return false };
         if let Some(detaching) = link.detaching {
             self.detach(index, detaching);
@@ -1500,7 +1495,7 @@ impl ShardEngine {
         }
         let target = link.target.clone();
         if target.dialect == Dialect::Subscriber {
-            lanes::drive_completion(&shared, &target);
+            lanes::drive_completion(shared, &target);
             return false;
         }
         let mut writer = match target.application.try_take() {
@@ -1529,21 +1524,21 @@ impl ShardEngine {
             }
         }
         if writer.transport.is_none() {
-            lanes::let_go(&shared, &target, writer);
+            lanes::let_go(shared, &target, writer);
             return false;
         }
         let given_up = target.given_up.get();
         if std::mem::replace(&mut writer.given_up, given_up) != given_up {
-            discard_given_up(&shared, &target, &mut writer);
+            discard_given_up(shared, &target, &mut writer);
         }
         let mut budget = shared.plan.turn.write_bytes_per_link;
         let flushed = loop {
             while writer.egress.room(BATCH) {
                 let staged = link.outbox.take(&mut self.chunks, |head, taken| {
-                    if is_cancelled(&shared, head.kind, head.correlation) {
+                    if is_cancelled(shared, head.kind, head.correlation) {
                         discard(&target, head.charge);
                     } else if !lanes::stage_taken(&mut writer, head, taken) {
-                        refuse_unserved(&shared, &target, head);
+                        refuse_unserved(shared, &target, head);
                     }
                 });
                 if staged.is_none() {
@@ -1559,7 +1554,7 @@ impl ShardEngine {
         };
         link.writable = flushed != Flushed::Blocked;
         let more = flushed == Flushed::Empty && !link.outbox.is_empty();
-        lanes::let_go(&shared, &target, writer);
+        lanes::let_go(shared, &target, writer);
         if target.dialect == Dialect::Stream {
             let moved = budget < shared.plan.turn.write_bytes_per_link;
             self.client_flushed(index, moved, flushed == Flushed::Broken);
