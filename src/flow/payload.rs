@@ -9,7 +9,7 @@ use bytes::Bytes;
 /// Above this, a copy costs more than an allocation.
 const COUNTED_MAX: usize = 128;
 
-/// A payload of at most `N` bytes. What is unused of it is less than what its record was charged with besides.
+/// A payload of at most `N` bytes. With what is unused of it, it is smaller than what its record was charged with.
 struct Counted<const N: usize> {
     len: usize,
     bytes: [u8; N],
@@ -38,7 +38,8 @@ pub fn payload_of(payload: &[u8]) -> Bytes {
         0 => Bytes::new(),
         1..=32 => Counted::<32>::of(payload),
         33..=64 => Counted::<64>::of(payload),
-        65..=COUNTED_MAX => Counted::<COUNTED_MAX>::of(payload),
+        65..=96 => Counted::<96>::of(payload),
+        97..=COUNTED_MAX => Counted::<COUNTED_MAX>::of(payload),
         _ => Bytes::copy_from_slice(payload),
     }
 }
@@ -46,13 +47,25 @@ pub fn payload_of(payload: &[u8]) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::unit::charge;
 
     #[test]
     fn a_payload_is_its_bytes_at_every_edge() {
-        for len in [0, 1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 2048] {
+        for len in (0..=COUNTED_MAX + 1).chain([2048]) {
             let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
             let payload = payload_of(&bytes);
             assert!(payload == bytes && payload.clone() == bytes, "{len}");
+        }
+    }
+
+    /// Its count and its length are there too.
+    #[test]
+    fn what_it_takes_is_within_the_charge() {
+        for (least, size) in [(1, size_of::<Counted<32>>()), (33, size_of::<Counted<64>>())]
+            .into_iter()
+            .chain([(65, size_of::<Counted<96>>()), (97, size_of::<Counted<COUNTED_MAX>>())])
+        {
+            assert!((size + size_of::<usize>()) as u64 <= charge(least, 0), "{least}");
         }
     }
 }
