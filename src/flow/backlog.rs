@@ -18,7 +18,9 @@
 
 use std::collections::VecDeque;
 
-use super::payload::payload_of;
+use bytes::Bytes;
+
+use super::payload::counted;
 use crate::base::record::{Kind, Record};
 use crate::base::unit::{METHOD_LEN_MAX, RECORD_OVERHEAD};
 use crate::plan::{INLINE_RECORD_MIN, QUEUE_CHUNK_BYTES};
@@ -441,7 +443,11 @@ fn fill(record: &mut Record, head: &Head, shape: Shape, method_len: usize, first
     (record.kind, record.depth, record.channel) = (head.kind, head.depth, head.channel);
     (record.correlation, record.expiry_ms) = (head.correlation, head.expiry_ms);
     record.method.set_bytes(first, method_len);
-    record.payload = payload_of(payload);
+    record.payload = match head.kind {
+        // Of a request it is shared more often than not: with its answer, with what it leads to.
+        Kind::Request => counted(payload),
+        _ => Bytes::copy_from_slice(payload),
+    };
     record.envelope = envelope;
 }
 
@@ -453,8 +459,6 @@ fn fill_joined(record: &mut Record, head: &Head, shape: Shape, method_len: usize
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
     use crate::base::record::Method;
 

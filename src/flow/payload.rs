@@ -1,8 +1,8 @@
-//! The bytes of a payload that is handed to a program: storage of its own, for nobody knows how long it is kept,
-//! and the rest of a block or a chunk must not be kept with it.
+//! Payloads that will be cloned: each has storage of its own, for nobody knows how long it is kept, and the rest of a
+//! block or a chunk must not be kept with it.
 //!
-//! A small one is counted from the beginning, in one piece with its bytes. Clones are the rule, a handler that
-//! echoes makes one, and the storage that `Bytes` makes of a slice costs another allocation at the first of them.
+//! A small one has its count in one piece with its bytes from the beginning. The storage that `Bytes` makes of a slice
+//! has none: it costs nothing to let go, and another allocation at the first clone.
 
 use bytes::Bytes;
 
@@ -31,9 +31,9 @@ impl<const N: usize> Counted<N> {
     }
 }
 
-/// A copy of `payload`.
+/// A copy of `payload` that is cheap to clone.
 #[inline]
-pub fn payload_of(payload: &[u8]) -> Bytes {
+pub fn counted(payload: &[u8]) -> Bytes {
     match payload.len() {
         0 => Bytes::new(),
         1..=32 => Counted::<32>::of(payload),
@@ -53,7 +53,7 @@ mod tests {
     fn a_payload_is_its_bytes_at_every_edge() {
         for len in (0..=COUNTED_MAX + 1).chain([2048]) {
             let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
-            let payload = payload_of(&bytes);
+            let payload = counted(&bytes);
             assert!(payload == bytes && payload.clone() == bytes, "{len}");
         }
     }
