@@ -22,6 +22,7 @@ mark_forgets_waiter     | loom | mark::a_refused_sender_is_seen_by_the_release
 mark_keeps_version      | loom | mark::nothing_is_admitted_above_a_new_limit
 baton_forgets_flag      | loom | baton::
 lazy_wake               | loom | wake::
+tray_left_unseen        | loom | wake::
 page_settles_early      | loom | page::a_settled_page_has_the_new_peak
 published_early_version | loom | published::
 room_enters_blindly     | loom | room::
@@ -32,6 +33,7 @@ cell_reuse_linked       | loom | cell::a_done_list_against_a_holder_who_is_faste
 cell_bound_first        | loom | cell::publishing_against_a_sweep
 cell_unfenced           | loom | cell::publishing_against_a_sweep
 handed_over_unlinked    | loom | cell::a_hand_over_against_an_end_that_is_taken
+cell_taken_unseen       | loom | cell::an_inbox_that
 cell_untagged           | loom | cell::a_place_is_one_callers
 line_unheeded           | loom | line::who_stays_becomes_the_first
 gate_overtake           | loom | gate::a_newcomer_does_not_overtake

@@ -25,7 +25,8 @@ use crate::base::time::Instant;
 use crate::flow::target::{Dialect, Post, Target};
 use crate::pattern::route::Address;
 use crate::sync::cell::{CellState, Notify, Terms};
-use crate::wire::header::ErrorBody;
+use crate::wire::decode::Whole;
+use crate::wire::header::{ErrorBody, Header};
 
 /// Who asks, and the shard that handles it.
 #[derive(Clone, Debug)]
@@ -129,7 +130,9 @@ fn leave(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, mut record: 
 /// Who asked is in this process: the answer is there when it is made.
 fn end_here(shared: &Arc<HostShared>, target: &Arc<Target>, record: Record) {
     let mut wakes = Vec::new();
-    take_reply(shared, target, record, shared.clock.now(), &mut wakes);
+    if take_reply(shared, target, record.into(), shared.clock.now(), &mut wakes).is_some() {
+        shared.leave_slots(target, 1);
+    }
     wakes.into_iter().for_each(Waker::wake);
 }
 
@@ -277,49 +280,105 @@ pub fn expired(shared: &Arc<HostShared>, id: CellId, now: Instant) {
     }
 }
 
+/// A reply or error as it arrives.
+#[derive(Debug)]
+pub struct Arrived<'a> {
+    kind: Kind,
+    /// Of an error, the number of its kind.
+    channel: u16,
+    correlation: u64,
+    payload: Payload<'a>,
+}
+
+/// Copied only if somebody takes it.
+#[derive(Debug)]
+enum Payload<'a> {
+    Made(Bytes),
+    InBlock(&'a [u8]),
+}
+
+impl<'a> Arrived<'a> {
+    /// One that lies whole in a block.
+    #[inline]
+    pub fn of(whole: Whole<'a>) -> Self {
+        let Header { kind, channel, correlation, .. } = whole.header;
+        Arrived { kind, channel, correlation, payload: Payload::InBlock(whole.payload()) }
+    }
+}
+
+impl From<Record> for Arrived<'_> {
+    fn from(record: Record) -> Self {
+        let Record { kind, channel, correlation, payload, .. } = record;
+        Arrived { kind, channel, correlation, payload: Payload::Made(payload) }
+    }
+}
+
+impl Deref for Payload<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Payload::Made(bytes) => bytes,
+            Payload::InBlock(bytes) => bytes,
+        }
+    }
+}
+
+impl Payload<'_> {
+    #[inline]
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Payload::Made(bytes) => bytes,
+            Payload::InBlock(bytes) => Bytes::copy_from_slice(bytes),
+        }
+    }
+}
+
 /// A reply or error has arrived: it ends its request, if that has not ended, and says how long it took.
-/// Whoever waits for it is put into `wakes`.
+/// Whoever waits for it is put into `wakes`. If it says so, the caller gives the request's slot back
+/// ([`HostShared::leave_slots`]), with those of others.
 pub fn take_reply(
     shared: &HostShared,
     target: &Arc<Target>,
-    record: Record,
+    arrived: Arrived<'_>,
     now: Instant,
     wakes: &mut Vec<Waker>,
 ) -> Option<Duration> {
-    let id = CellId::from_correlation(record.correlation);
+    let Arrived { kind, channel, correlation, payload } = arrived;
+    let id = CellId::from_correlation(correlation);
     let tag = TAG_REQUEST | target.id.0;
     if cfg!(afflux_mutation = "reply_needs_permit") && shared.gate.snapshot(now).in_use == shared.plan.jobs.limit {
         return None;
     }
-    if shared.cells.tag(id) != Some(tag) {
+    let Some(times) = shared.cells.times(id).filter(|times| times.tag == tag) else {
         shared.counts.late_replies.add(1);
         return None;
-    }
+    };
     // The deadline goes first, whoever is quicker.
-    if shared.cells.deadline(id).is_some_and(|deadline| now > deadline) {
+    if now > times.deadline {
         shared.counts.late_replies.add(1);
         shared.expire(id, tag, Some(target), now);
         return None;
     }
-    let since = shared.cells.since(id);
-    let outcome = match record.kind {
+    let outcome = match kind {
         Kind::Error => {
-            let body = ErrorBody::parse(&record.payload);
-            let kind = ErrorKind::from_wire(record.channel);
+            let body = ErrorBody::parse(&payload);
+            let kind = ErrorKind::from_wire(channel);
             let error = Error::remote(kind, body.code, body.sentence).with(|n| n.target = Some(target.label()));
             Outcome::Failed { error, payload: None }
         }
-        _ if record.payload.len() <= SMALL_REPLY_MAX => Outcome::Reply(Body::free(record.payload)),
-        _ => match shared.hold.enter(record.payload.len() as u64) {
-            Ok(()) => Outcome::Reply(Body::held(record.payload, &shared.hold)),
-            Err(_) if cfg!(afflux_mutation = "hold_unbounded") => Outcome::Reply(Body::free(record.payload)),
+        _ if payload.len() <= SMALL_REPLY_MAX => Outcome::Reply(Body::free(payload.into_bytes())),
+        _ => match shared.hold.enter(payload.len() as u64) {
+            Ok(()) => Outcome::Reply(Body::held(payload.into_bytes(), &shared.hold)),
+            Err(_) if cfg!(afflux_mutation = "hold_unbounded") => Outcome::Reply(Body::free(payload.into_bytes())),
             // Those whom nobody takes do not cost the reply of somebody who waits for it.
             Err(_)
                 if shared.cells.is_awaited(id)
                     && !cfg!(afflux_mutation = "awaited_refused")
-                    && shared.awaited.enter(record.payload.len() as u64).is_ok() =>
+                    && shared.awaited.enter(payload.len() as u64).is_ok() =>
             {
-                Outcome::Reply(Body::held(record.payload, &shared.awaited))
+                Outcome::Reply(Body::held(payload.into_bytes(), &shared.awaited))
             }
             Err(full) => {
                 shared.counts.reply_hold_refused.add(1);
@@ -327,18 +386,15 @@ pub fn take_reply(
                     n.target = Some(target.label());
                     n.lane = Some(Lane::Completion);
                     (n.requested, n.used, n.limit) =
-                        (Some(record.payload.len() as u64), Some(full.bytes), Some(full.bytes_max));
+                        (Some(payload.len() as u64), Some(full.bytes), Some(full.bytes_max));
                 });
                 Outcome::Failed { error, payload: None }
             }
         },
     };
-    if shared.cells.finish_claimed_later(id, outcome, wakes).is_ok() {
-        shared.counts.replies.add(1);
-        shared.leave_slot(target);
-        since.map(|since| now.since(since))
-    } else {
+    if shared.cells.finish_claimed_later(id, outcome, wakes).is_err() {
         shared.counts.late_replies.add(1);
-        None
+        return None;
     }
+    Some(now.since(times.since))
 }

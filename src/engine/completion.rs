@@ -425,9 +425,9 @@ impl CompletionEngine {
             || (self.routes_stale && !self.routes_pause)
             || !self.again.is_empty()
             || self.shared.tick.is_raised() != self.ticker.runs()
-            || !self.shared.completion.left.lock().is_empty()
-            || self.shared.completion.has_unwritten()
-            || !self.shared.completion.warm.lock().is_empty()
+            || !self.shared.completion.left.is_empty()
+            || !self.shared.completion.unwritten.is_empty()
+            || !self.shared.completion.warm.is_empty()
     }
 
     // ---- connections
@@ -1178,7 +1178,7 @@ impl CompletionEngine {
             let took = |time| latencies.record(Latency::Request, time);
             read = reading::read(shared, &target, reader, &mut self.block, (now, false), &mut self.wakes, took);
         }
-        let left = std::mem::take(&mut *target.left.lock());
+        let left = target.left.take();
         if reading.release() == Released::MoreWork {
             self.again.push(id);
         }
@@ -1401,7 +1401,7 @@ impl CompletionEngine {
         self.tell(now);
         self.tell_changes();
         self.take_all_left(now);
-        for target in self.shared.completion.take_unwritten() {
+        for target in self.shared.completion.unwritten.take() {
             lanes::drive_completion(&self.shared, &target);
         }
         for id in std::mem::take(&mut self.again) {

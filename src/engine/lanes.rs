@@ -438,8 +438,8 @@ mod tests {
         post(&shared, &target, Post::Command { link: 1, frame: "first".into() });
         assert_eq!(chatty.writes.get(), u64::from(ROUNDS_MAX));
         let mut turns = 0;
-        while shared.completion.has_unwritten() {
-            shared.completion.take_unwritten().iter().for_each(|target| drive_completion(&shared, target));
+        while !shared.completion.unwritten.is_empty() {
+            shared.completion.unwritten.take().iter().for_each(|target| drive_completion(&shared, target));
             turns += 1;
         }
         assert_eq!((chatty.writes.get(), turns), (40, 2), "all of it was written");

@@ -11,7 +11,7 @@
 //!
 //! A thread has one block to read into, made when it first leads; a lane has one seat, made likewise.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::mem::take;
 use std::sync::Arc;
 use std::task::Waker;
@@ -26,15 +26,33 @@ use crate::flow::transport::Stirred;
 use crate::meter::latency::Latency;
 use crate::plan::Idle;
 use crate::sync::baton::{Asked, Released};
-use crate::sync::cell::Notify;
 use crate::sync::lead::Ticket;
+use crate::sync::parker;
 
 /// Leaders that follow each other as closely leave the lane warm: no system call between them.
 const CLOSE: Duration = Duration::from_millis(5);
 
 thread_local! {
-    /// What leaders on this thread read into, and whom they wake.
-    static KIT: RefCell<(Vec<u8>, Vec<Waker>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+    /// That of leaders on this thread, while none leads.
+    static KIT: Cell<Kit> = const { Cell::new(Kit { block: Vec::new(), wakes: Vec::new() }) };
+}
+
+/// What a leader reads into, and whom it wakes.
+#[derive(Default)]
+struct Kit {
+    block: Vec<u8>,
+    wakes: Vec<Waker>,
+}
+
+impl Kit {
+    fn take(shared: &HostShared) -> Kit {
+        let mut kit = KIT.take();
+        let size = shared.plan.turn.read_block;
+        if kit.block.len() < size {
+            kit.block.resize(size, 0);
+        }
+        kit
+    }
 }
 
 /// The lead of one lane. Dropped, it leaves.
@@ -42,6 +60,10 @@ pub struct Leader {
     shared: Arc<HostShared>,
     target: Arc<Target>,
     ticket: Ticket,
+    /// The thread's.
+    kit: Kit,
+    /// The present, when it last looked.
+    now: Instant,
     /// A leader read here a moment ago.
     close: bool,
     /// There may be something unread.
@@ -86,17 +108,18 @@ pub fn watch(target: &Target, on: bool) {
 
 impl Leader {
     /// Takes the lead, if nobody has it. The caller's request is in flight and has not ended.
-    pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>) -> Option<Self> {
-        if target.in_flight.ops() > LEAD_MAX || !target.left.lock().is_empty() {
+    pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>, now: Instant) -> Option<Self> {
+        if target.in_flight.ops() > LEAD_MAX || !target.left.is_empty() {
             return None;
         }
-        let now = shared.clock.now();
         let alone = || target.in_flight.ops() <= 1 && target.paused_for(now).is_none();
         let ticket = target.lead.begin(alone, |on| watch(target, on))?;
         let mut leader = Leader {
             shared: shared.clone(),
             target: target.clone(),
             ticket,
+            kit: Kit::take(shared),
+            now,
             close: now.since(Instant(target.led_read_ns.get())) < CLOSE,
             more: false,
             peeked: true,
@@ -110,6 +133,10 @@ impl Leader {
     /// Whether it goes on leading.
     pub fn leads(&self) -> bool {
         !self.over && self.target.lead.is_led_by(self.ticket)
+    }
+
+    fn look(&mut self) {
+        self.now = self.shared.clock.now();
     }
 
     /// Whether it has to read on before it may sleep.
@@ -128,24 +155,26 @@ impl Leader {
             && reader.has_peeked()
         {
             // A fault is found by the next read.
-            let _ = with_kit(&self.shared, |block, _| reader.discard(block));
+            let _ = reader.discard(&mut self.kit.block);
         }
         // Whoever asked for the turn relies on the look that he was promised.
         if reading.release() == Released::MoreWork {
-            self.read_within(self.shared.clock.now(), false);
+            self.look();
+            self.read_within(false);
         }
     }
 
     /// Reads what is there. `ended`: the peer's end was seen.
     pub fn read(&mut self, now: Instant, ended: bool) {
         self.ended |= ended;
+        self.now = now;
         let late = self.close && self.target.in_flight.ops() <= 1;
-        self.read_within(now, late);
+        self.read_within(late);
     }
 
     /// `late`: see [`Reader::read`](crate::flow::reader::Reader::read).
-    fn read_within(&mut self, now: Instant, late: bool) {
-        let (shared, target) = (self.shared.clone(), self.target.clone());
+    fn read_within(&mut self, late: bool) {
+        let Leader { shared, target, kit, now, .. } = self;
         target.lead.renew();
         self.more = false;
         loop {
@@ -159,67 +188,53 @@ impl Leader {
                     Asked::Free => continue,
                 }
             };
-            let released = with_kit(&shared, |block, wakes| {
-                if let Some(reader) = reading.as_mut() {
-                    reader.ended |= self.ended;
-                    let took = |time| shared.led.lock().record(Latency::Request, time);
-                    let read = reading::read(&shared, &target, reader, block, (now, late), wakes, took);
-                    self.peeked = reader.has_peeked();
-                    self.more = read.more;
-                    if read.bytes > 0 {
-                        target.led_read_ns.raise(now.0);
-                    }
-                    if read.over.is_some() || !read.commands.is_empty() {
-                        self.leave_word(reader.link, read);
-                    }
+            if let Some(reader) = reading.as_mut() {
+                reader.ended |= self.ended;
+                let took = |time| shared.led.lock().record(Latency::Request, time);
+                let Kit { block, wakes } = kit;
+                let read = reading::read(shared, target, reader, block, (*now, late), wakes, took);
+                self.peeked = reader.has_peeked();
+                self.more = read.more;
+                if read.bytes > 0 {
+                    // Of leaders one reads at a time.
+                    target.led_read_ns.set(now.0);
                 }
-                reading.release()
-            });
+                if read.over.is_some() || !read.commands.is_empty() {
+                    self.over |= leave_word(shared, target, reader.link, read);
+                }
+            }
+            let released = reading.release();
+            // The user's code; nothing is held.
+            kit.wakes.drain(..).for_each(Waker::wake);
             if released == Released::Clean {
                 return;
             }
         }
     }
 
-    /// Leaves what a leader does not deal with. Called within the turn to read, so it is in order.
-    fn leave_word(&mut self, link: u64, read: reading::Read) {
-        let mut left = self.target.left.lock();
-        // The completion thread has not come since: it shall read itself.
-        self.over |= !left.is_empty() || read.over.is_some();
-        if left.link != link {
-            *left = Left { link, ..Left::default() };
-        }
-        left.commands.extend(read.commands);
-        left.over = left.over.take().or(read.over);
-        drop(left);
-        self.shared.completion.left.lock().push(self.target.clone());
-        self.shared.completion.wake.wake();
-    }
-
     /// Reads until `until`, without sleeping, or until the request has ended. False: in vain.
     fn spin(&mut self, id: CellId, until: Instant) -> bool {
         while self.leads() && self.shared.cells.is_live(id) {
-            let now = self.shared.clock.now();
-            if now >= until {
+            self.look();
+            if self.now >= until {
                 return false;
             }
-            self.read(now, false);
+            self.read(self.now, false);
             std::hint::spin_loop();
         }
         true
     }
 
     fn leave(&mut self) {
-        let now = self.shared.clock.now();
-        let target = self.target.clone();
-        if self.more || owed(&target) || !self.close {
+        if self.more || owed(&self.target) || !self.close {
             self.settle();
         }
+        let target = &self.target;
         let more = self.more || self.over;
-        let owed = || more || owed(&target) || target.paused_for(now).is_some();
-        let warm = target.lead.leave(self.ticket, self.close, owed, |on| watch(&target, on));
-        if warm && target.warmed.raise() {
-            self.shared.completion.warm.lock().push(target);
+        let owed = || more || owed(target) || target.paused_for(self.now).is_some();
+        let warm = target.lead.leave(self.ticket, self.close, owed, |on| watch(target, on));
+        if warm && !target.warmed.is_raised() && target.warmed.raise() {
+            self.shared.completion.warm.leave(target.clone());
             self.shared.completion.wake.wake();
         }
     }
@@ -228,7 +243,20 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         self.leave();
+        KIT.set(take(&mut self.kit));
     }
+}
+
+/// Leaves what a leader does not deal with. Called within the turn to read, so it is in order. True: the
+/// completion thread shall read itself.
+#[cold]
+fn leave_word(shared: &HostShared, target: &Arc<Target>, link: u64, read: reading::Read) -> bool {
+    // It has not come since, or the link is over.
+    let over = !target.left.is_empty() || read.over.is_some();
+    target.left.leave(Left { link, commands: read.commands, over: read.over });
+    shared.completion.left.leave(target.clone());
+    shared.completion.wake.wake();
+    over
 }
 
 /// A thread that waits without leading, for as long as this lives.
@@ -248,7 +276,7 @@ impl Drop for Follower<'_> {
 }
 
 /// Waits for the end of a request as the leader of its lane: until it has ended, or somebody else leads, or
-/// its time is up. The caller waits on in its own way if it has not ended.
+/// its time is up. Its end is told to the thread's waker. The caller waits on in its own way if it has not ended.
 pub fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, id: CellId, deadline: Instant) {
     let lane = target.lane.lock().clone();
     let Some(lane) = lane else { return };
@@ -258,54 +286,40 @@ pub fn wait(shared: &Arc<HostShared>, target: &Arc<Target>, id: CellId, deadline
         return expect(target);
     }
     let Some(mut seat) = lane.seat() else { return expect(target) };
-    let Some(mut leader) = Leader::begin(shared, target) else { return expect(target) };
-    shared.cells.set_notify(id, Notify::Waker(seat.waker.clone()));
+    let now = shared.clock.now();
+    let Some(mut leader) = Leader::begin(shared, target, now) else { return expect(target) };
+    let _sits = parker::sit(&seat.wake);
     match shared.plan.idle {
         Idle::Park => {}
         Idle::Spin => {
             leader.spin(id, deadline);
         }
         Idle::SpinThenPark(time) if target.spins.is_worth_it() => {
-            let paid = leader.spin(id, deadline.min(shared.clock.now().after(time)));
+            let paid = leader.spin(id, deadline.min(now.after(time)));
             target.spins.note(paid);
         }
         Idle::SpinThenPark(_) => {}
     }
-    while leader.leads() && shared.cells.is_live(id) {
-        let now = shared.clock.now();
-        if now >= deadline {
-            break;
-        }
+    while leader.leads() && shared.cells.is_live(id) && leader.now < deadline {
         if leader.has_more() {
-            leader.read(now, false);
+            leader.look();
+            leader.read(leader.now, false);
             continue;
         }
         leader.settle();
         seat.wake.prepare_sleep();
         if !shared.cells.is_live(id) || leader.has_more() || !seat.wake.sleep_or_abort() {
             seat.wake.awake();
+            leader.look();
             continue;
         }
-        let stirred = seat.sleep.sleep(deadline.since(now));
+        let stirred = seat.sleep.sleep(deadline.since(leader.now));
         seat.wake.awake();
+        leader.look();
         match stirred {
-            Ok(Stirred::Readable { ended }) => leader.read(shared.clock.now(), ended),
+            Ok(Stirred::Readable { ended }) => leader.read(leader.now, ended),
             Ok(Stirred::Otherwise) => {}
             Err(_) => break,
         }
     }
-}
-
-/// Hands out the thread's block and list. Wakers are the user's code and run when the block is back.
-fn with_kit<R>(shared: &HostShared, use_it: impl FnOnce(&mut [u8], &mut Vec<Waker>) -> R) -> R {
-    let (mut block, mut wakes) = KIT.with_borrow_mut(take);
-    if block.len() < shared.plan.turn.read_block {
-        block.resize(shared.plan.turn.read_block, 0);
-    }
-    let result = use_it(&mut block, &mut wakes);
-    let mut roused = take(&mut wakes);
-    KIT.with_borrow_mut(|kit| kit.0 = block);
-    roused.drain(..).for_each(Waker::wake);
-    KIT.with_borrow_mut(|kit| kit.1 = roused);
-    result
 }

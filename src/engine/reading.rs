@@ -1,19 +1,25 @@
 //! Reading a completion lane: replies end their requests here and now, whoever reads; commands and
 //! faults are handed on to the completion thread.
 
+use std::mem::take;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::answer;
+use super::answer::{self, Arrived};
 use super::shared::{HostShared, error_record};
 use crate::base::error::ErrorKind;
+use crate::base::record::Record;
 use crate::base::time::Instant;
-use crate::flow::reader::{ReadEnd, Reader};
+use crate::flow::reader::{Came, ReadEnd, Reader};
 use crate::flow::target::Target;
 use crate::wire::command::Command;
 use crate::wire::decode::Item;
 use crate::wire::stock::Malformed;
+
+/// Slots of so many requests are given back at once: whoever waits for one waits for no longer than it takes to
+/// end a few.
+const SLOTS: u32 = 16;
 
 /// What one read came to.
 #[derive(Default)]
@@ -42,24 +48,26 @@ pub fn read(
     let mut read = Read::default();
     let Read { bytes, commands, over, .. } = &mut read;
     let budget = shared.plan.turn.read_bytes_per_link;
-    let end = reader.read(block, budget, bytes, late, |item| match item {
-        Item::Record(record) => {
-            if let Some(time) = answer::take_reply(shared, target, record, now, wakes) {
-                took(time);
+    let mut ended = 0;
+    let end = reader.read(block, budget, bytes, late, |came| {
+        let arrived = match came {
+            Came::Reply(whole) => Arrived::of(whole),
+            Came::Item(item) => match made(shared, item, commands, over) {
+                Some(record) => record.into(),
+                None => return,
+            },
+        };
+        if let Some(time) = answer::take_reply(shared, target, arrived, now, wakes) {
+            took(time);
+            ended += 1;
+            if ended == SLOTS {
+                shared.leave_slots(target, take(&mut ended));
             }
         }
-        Item::Command(command) => commands.push(command),
-        // A stock peer's answer of the wrong shape: whoever asked has no better one to wait for.
-        Item::Malformed(Malformed { correlation, reason, .. }) => {
-            shared.counts.malformed.add(1);
-            if let Some(id) = correlation {
-                let error = error_record(id, None, ErrorKind::Protocol, 0, reason);
-                answer::take_reply(shared, target, error, now, wakes);
-            }
-        }
-        Item::Publication(_) => *over = Some("not a reply".into()),
-        Item::Discarded => {}
     });
+    if ended > 0 {
+        shared.leave_slots(target, ended);
+    }
     match end {
         Ok(more) => read.more = more,
         Err(end) => {
@@ -67,6 +75,23 @@ pub fn read(
         }
     }
     read
+}
+
+/// The reply in what the decoder has made, if it is one.
+#[cold]
+fn made(shared: &HostShared, item: Item, commands: &mut Vec<Command>, over: &mut Option<String>) -> Option<Record> {
+    match item {
+        Item::Record(record) => return Some(record),
+        Item::Command(command) => commands.push(command),
+        // A stock peer's answer of the wrong shape: whoever asked has no better one to wait for.
+        Item::Malformed(Malformed { correlation, reason, .. }) => {
+            shared.counts.malformed.add(1);
+            return correlation.map(|id| error_record(id, None, ErrorKind::Protocol, 0, reason));
+        }
+        Item::Publication(_) => *over = Some("not a reply".into()),
+        Item::Discarded => {}
+    }
+    None
 }
 
 /// Why a link ends whose lane cannot be read any more.

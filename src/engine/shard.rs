@@ -362,8 +362,8 @@ impl ShardEngine {
             || self.rings.iter().any(|ring| !ring.is_empty())
             || !port.inbox.is_empty()
             || !shared.cells.done(self.core.shard.0).is_empty()
-            || !port.pokes.lock().is_empty()
-            || !port.finished.lock().is_empty()
+            || !port.pokes.is_empty()
+            || !port.finished.is_empty()
             || !self.core.tasks.is_empty()
             || port.look_again.is_raised()
             || shared.gate.has_grants(self.core.shard)
@@ -383,8 +383,10 @@ impl ShardEngine {
         // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
         // first and admitted last, so that nothing of theirs is overtaken.
         let waiting = self.take_waiting(&shared);
-        // A handle's ring may have come after the commands were taken, and its operations that wait with it.
-        self.take_commands();
+        if !waiting.is_empty() {
+            // The ring of their handle may have come after the commands were taken.
+            self.take_commands();
+        }
         let moved = self.drain_rings();
         self.admit_all(waiting);
         self.take_pokes();
@@ -617,8 +619,7 @@ impl ShardEngine {
     /// True if there is more.
     fn finish_operations(&mut self, shared: &Arc<HostShared>, limit: usize) -> bool {
         let shard = self.core.shard;
-        let mut finished = std::mem::take(&mut *shared.port(shard).finished.lock());
-        for place in finished.drain(..) {
+        for place in shared.port(shard).finished.take() {
             self.core.leave_place(place);
         }
         let mut n = 0;
@@ -637,13 +638,15 @@ impl ShardEngine {
             self.seats[seat as usize].resume(&mut self.core, key, outcome);
             n += 1;
         }
-        let mut woken = std::mem::take(&mut self.woken);
-        self.core.tasks.swap(&mut woken);
-        n += woken.len();
-        for key in woken.drain(..) {
-            self.seats[key.seat as usize].poll(&mut self.core, key);
+        if !self.core.tasks.is_empty() {
+            let mut woken = std::mem::take(&mut self.woken);
+            self.core.tasks.swap(&mut woken);
+            n += woken.len();
+            for key in woken.drain(..) {
+                self.seats[key.seat as usize].poll(&mut self.core, key);
+            }
+            self.woken = woken;
         }
-        self.woken = woken;
         n > 0
     }
 
@@ -792,7 +795,8 @@ impl ShardEngine {
         for index in links {
             self.admit_waiters(index);
         }
-        if self.core.shared().port(self.core.shard).look_again.lower() {
+        let look_again = &self.core.shared().port(self.core.shard).look_again;
+        if look_again.is_raised() && look_again.lower() {
             let receive_mark = self.core.shared().receive_mark.get();
             for index in 0..self.links.len() as u32 {
                 self.admit_waiters(index);
@@ -821,14 +825,7 @@ impl ShardEngine {
     }
 
     fn take_pokes(&mut self) {
-        let pokes = {
-            let mut pokes = self.core.shared().port(self.core.shard).pokes.lock();
-            if pokes.is_empty() {
-                return;
-            }
-            std::mem::take(&mut *pokes)
-        };
-        for target in pokes {
+        for target in self.core.shared().port(self.core.shard).pokes.take() {
             target.poked.lower();
             let Some(&index) = self.by_target.get(&target.id) else { continue };
             if let Some(detaching) = self.link(index).and_then(|l| l.detaching) {

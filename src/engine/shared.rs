@@ -29,6 +29,7 @@ use crate::sync::parker;
 use crate::sync::published::Published;
 use crate::sync::ring::{Consumer, Producer, ring};
 use crate::sync::room::Room;
+use crate::sync::tray::Tray;
 use crate::sync::wake::WakeCell;
 use crate::sync::word::{Epoch, Gauge, Latch, Level};
 use crate::wire::header::ErrorBody;
@@ -134,9 +135,9 @@ pub struct ShardPort {
     /// Operations that wait for room at one of its targets.
     pub inbox: CellList,
     /// Targets that it should look at: woken waiters, retried writes.
-    pub pokes: Lock<Vec<Arc<Target>>>,
+    pub pokes: Tray<Arc<Target>>,
     /// Started places whose request was answered by another thread; never more than are started.
-    pub finished: Lock<Vec<u32>>,
+    pub finished: Tray<u32>,
     /// Peers whose replies were left for the end of a run of jobs.
     pub left: Lock<Vec<Arc<Target>>>,
     /// How often the completion thread has taken that list.
@@ -179,7 +180,7 @@ impl ShardPort {
     /// Makes the shard look at `target` in its next turn.
     pub fn poke(&self, target: &Arc<Target>) {
         if target.poked.raise() {
-            self.pokes.lock().push(target.clone());
+            self.pokes.leave(target.clone());
             self.wake.wake();
         }
     }
@@ -192,11 +193,11 @@ pub struct CompletionPort {
     /// Operations for which nobody is known yet.
     pub inbox: CellList,
     /// Links of which a leader has left something to be dealt with.
-    pub left: Lock<Vec<Arc<Target>>>,
+    pub left: Tray<Arc<Target>>,
     /// Lanes that were left warm: it comes by after a while.
-    pub warm: Lock<Vec<Arc<Target>>>,
+    pub warm: Tray<Arc<Target>>,
     /// Lanes to which others left more for as long as somebody wrote; each once.
-    unwritten: Lock<Vec<Arc<Target>>>,
+    pub unwritten: Tray<Arc<Target>>,
     commands: Sender<CompletionCommand>,
 }
 
@@ -214,22 +215,8 @@ impl CompletionPort {
 
     /// Leaves the writing of a lane to it.
     pub fn leave_unwritten(&self, target: &Arc<Target>) {
-        let mut unwritten = self.unwritten.lock();
-        if !unwritten.iter().any(|known| Arc::ptr_eq(known, target)) {
-            unwritten.push(target.clone());
-        }
-        drop(unwritten);
+        self.unwritten.leave_unless(target.clone(), Arc::ptr_eq);
         self.wake.wake();
-    }
-
-    /// Whether a lane was left to it.
-    pub fn has_unwritten(&self) -> bool {
-        !self.unwritten.lock().is_empty()
-    }
-
-    /// The lanes that were left to it.
-    pub fn take_unwritten(&self) -> Vec<Arc<Target>> {
-        std::mem::take(&mut *self.unwritten.lock())
     }
 }
 
@@ -475,8 +462,8 @@ impl HostShared {
                 ShardPort {
                     wake,
                     inbox: CellList::inbox(),
-                    pokes: Lock::new(Vec::new()),
-                    finished: Lock::new(Vec::new()),
+                    pokes: Tray::default(),
+                    finished: Tray::default(),
                     left: Lock::new(Vec::new()),
                     left_taken: Gauge::default(),
                     batches: Gauge::default(),
@@ -520,9 +507,9 @@ impl HostShared {
             completion: CompletionPort {
                 wake: completion_wake,
                 inbox: CellList::inbox(),
-                left: Lock::new(Vec::new()),
-                warm: Lock::new(Vec::new()),
-                unwritten: Lock::new(Vec::new()),
+                left: Tray::default(),
+                warm: Tray::default(),
+                unwritten: Tray::default(),
                 commands,
             },
             led: Lock::new(LatencySet::new()),
@@ -687,8 +674,18 @@ impl HostShared {
 
     /// Gives a slot back, and lets whoever waits for one know.
     pub fn leave_slot(&self, target: &Arc<Target>) {
-        target.in_flight.leave(0);
-        self.slots.leave(0);
+        self.free_slots(target, 1);
+    }
+
+    /// Gives the slots of requests back that were answered.
+    pub fn leave_slots(&self, target: &Arc<Target>, answered: u32) {
+        self.counts.replies.add(u64::from(answered));
+        self.free_slots(target, answered);
+    }
+
+    fn free_slots(&self, target: &Arc<Target>, n: u32) {
+        target.in_flight.leave_many(n, 0);
+        self.slots.leave_many(n, 0);
         if target.mark.waiters() > 0 {
             self.port(target.owner).poke(target);
         }

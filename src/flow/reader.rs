@@ -2,10 +2,11 @@
 //! whoever leads; never two at once.
 
 use std::io;
+use std::mem::take;
 use std::sync::Arc;
 
 use super::transport::Transport;
-use crate::wire::decode::{Decoder, Item};
+use crate::wire::decode::{Decoder, Item, Whole};
 use crate::wire::error::WireError;
 
 /// Why reading came to its end.
@@ -17,6 +18,15 @@ pub enum ReadEnd {
     Broken(io::Error),
     /// The peer broke the protocol.
     Protocol(WireError),
+}
+
+/// What came on a completion lane.
+#[derive(Debug)]
+pub enum Came<'a> {
+    /// A native peer's reply or error, as it lies in the block: nothing was made of it yet.
+    Reply(Whole<'a>),
+    /// Anything else.
+    Item(Item),
 }
 
 /// The connection, and what was read of it and not decoded: at most half a head or a record in
@@ -77,26 +87,26 @@ impl Reader {
         mut budget: usize,
         bytes: &mut usize,
         mut late: bool,
-        mut each: impl FnMut(Item),
+        mut each: impl FnMut(Came<'_>),
     ) -> Result<bool, ReadEnd> {
         self.discard(block)?;
-        let mut have = self.carry.len();
-        block[..have].copy_from_slice(&self.carry);
-        self.carry = Vec::new();
-        let mut empty = false;
+        let mut have = 0;
+        if !self.carry.is_empty() {
+            have = self.carry.len();
+            block[..have].copy_from_slice(&self.carry);
+            self.carry = Vec::new();
+        }
+        let (mut empty, mut filled) = (false, false);
         loop {
-            let mut at = 0;
-            while let Some(item) = {
-                let step = self.decoder.decode(&block[at..have]).map_err(ReadEnd::Protocol)?;
-                at += step.consumed;
-                step.item
-            } {
-                each(item);
+            let at = self.decode(&block[..have], take(&mut filled), &mut each).map_err(ReadEnd::Protocol)?;
+            if at < have {
+                block.copy_within(at..have, 0);
             }
-            block.copy_within(at..have, 0);
             have -= at;
             if empty || budget == 0 {
-                self.carry.extend_from_slice(&block[..have]);
+                if have > 0 {
+                    self.carry.extend_from_slice(&block[..have]);
+                }
                 return Ok(!empty);
             }
             // A large body is read where it will stay; everything else goes through the block.
@@ -119,6 +129,7 @@ impl Reader {
                     budget = budget.saturating_sub(n);
                     if direct {
                         self.decoder.assembly_filled(n);
+                        filled = true;
                     } else {
                         have += n;
                     }
@@ -137,5 +148,24 @@ impl Reader {
                 Err(e) => return Err(ReadEnd::Broken(e)),
             }
         }
+    }
+
+    /// Hands over what is whole in `input` and says how far that goes. `filled`: what is in assembly has grown
+    /// besides.
+    #[inline]
+    fn decode(&mut self, input: &[u8], mut filled: bool, each: &mut impl FnMut(Came<'_>)) -> Result<usize, WireError> {
+        let mut at = 0;
+        while at < input.len() || take(&mut filled) {
+            if let Some(whole) = self.decoder.whole(&input[at..]) {
+                at += whole.consumed;
+                each(Came::Reply(whole));
+                continue;
+            }
+            let step = self.decoder.decode(&input[at..])?;
+            at += step.consumed;
+            let Some(item) = step.item else { break };
+            each(Came::Item(item));
+        }
+        Ok(at)
     }
 }

@@ -34,6 +34,7 @@ use crate::sync::lead::Lead;
 use crate::sync::lock::Lock;
 use crate::sync::mark::Mark;
 use crate::sync::room::Room;
+use crate::sync::tray::Tray;
 use crate::sync::word::{Epoch, Gauge, Latch, Luck};
 use crate::wire::command::Command;
 use crate::wire::ready::Metadata;
@@ -214,9 +215,9 @@ pub enum Post {
     },
 }
 
-/// What a leader read and did not deal with itself. Bounded by one read of one leader: nobody leads
-/// before the completion thread has taken it.
-#[derive(Debug, Default)]
+/// What a leader read at once and did not deal with itself. Few lie there: who leaves a second leads no more, and
+/// nobody leads before the completion thread has taken them.
+#[derive(Debug)]
 pub struct Left {
     /// The attach on which it came.
     pub link: u64,
@@ -224,13 +225,6 @@ pub struct Left {
     pub commands: Vec<Command>,
     /// Why the link has to end.
     pub over: Option<String>,
-}
-
-impl Left {
-    /// Whether there is nothing.
-    pub fn is_empty(&self) -> bool {
-        self.commands.is_empty() && self.over.is_none()
-    }
 }
 
 /// How a peer talks.
@@ -322,7 +316,7 @@ pub struct Target {
     /// The connection that is read there, if callers may lead.
     pub lane: Lock<Option<Arc<dyn Transport>>>,
     /// What leaders read that is the completion thread's to deal with.
-    pub left: Lock<Left>,
+    pub left: Tray<Left>,
     /// Whether a leader's reply tends to come before it would have fallen asleep.
     pub spins: Luck,
     /// Threads that wait for a reply and do not lead.
@@ -402,7 +396,7 @@ impl Target {
             reading: Baton::new(None),
             lead: Lead::new(),
             lane: Lock::new(None),
-            left: Lock::new(Left::default()),
+            left: Tray::default(),
             spins: Luck::default(),
             followers: Gauge::default(),
             warmed: Latch::new(),

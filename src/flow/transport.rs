@@ -5,7 +5,6 @@ use std::any::Any;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use crate::sync::baton::Held;
@@ -34,8 +33,6 @@ pub trait Sleep: Send {
 pub struct Seat {
     /// Announces its sleep.
     pub wake: Arc<WakeCell>,
-    /// Wakes it by that cell.
-    pub waker: Waker,
     /// Its sleep.
     pub sleep: Box<dyn Sleep>,
 }

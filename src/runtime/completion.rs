@@ -115,12 +115,11 @@ impl CompletionLoop {
                 self.wake.awake();
                 continue;
             }
-            let now = self.shared.clock.now();
             let mut next = next.min(self.shared.cells.next_deadline());
             if !self.accepting.is_empty() {
                 next = next.min(self.rest_until);
             }
-            let timeout = (next != Instant::NEVER).then(|| next.since(now));
+            let timeout = (next != Instant::NEVER).then(|| next.since(self.shared.clock.now()));
             let slept = self.wait(timeout);
             self.wake.awake();
             slept?;

@@ -10,7 +10,6 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::flow::transport::{Seat, Sleep, Stirred};
-use crate::sync::parker::cell_waker;
 use crate::sync::wake::WakeCell;
 
 const LANE: Token = Token(0);
@@ -31,8 +30,7 @@ pub fn watch(lane: RawFd) -> io::Result<Seat> {
             log::error!("a leader cannot be woken: {e}");
         }
     }));
-    let waker = cell_waker(wake.clone());
-    Ok(Seat { wake, waker, sleep: Box::new(LanePoll { poll, events: Events::with_capacity(4) }) })
+    Ok(Seat { wake, sleep: Box::new(LanePoll { poll, events: Events::with_capacity(4) }) })
 }
 
 impl Sleep for LanePoll {

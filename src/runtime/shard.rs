@@ -84,8 +84,7 @@ impl ShardLoop {
                 self.wake.awake();
                 continue;
             }
-            let now = shared.clock.now();
-            let timeout = (turn.next != Instant::NEVER).then(|| turn.next.since(now));
+            let timeout = (turn.next != Instant::NEVER).then(|| turn.next.since(shared.clock.now()));
             let slept = self.poll(timeout);
             self.wake.awake();
             slept?;

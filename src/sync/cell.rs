@@ -95,6 +95,17 @@ pub struct Entry {
     pub tag: u64,
 }
 
+/// What a reply is measured by.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// As in [`Terms`].
+    pub tag: u64,
+    /// As in [`Terms`].
+    pub deadline: Instant,
+    /// As in [`Terms`].
+    pub since: Instant,
+}
+
 enum Body<P, O> {
     Empty,
     Payload(P),
@@ -360,6 +371,18 @@ impl<P, O> CellPool<P, O> {
         self.read(id, |cell| Instant(cell.since.load(Ordering::Acquire))).map(|(_, since)| since)
     }
 
+    /// Tag and times at once; `None` if `id` is stale.
+    #[inline]
+    pub fn times(&self, id: CellId) -> Option<Times> {
+        // Acquire, all three: as above.
+        let times = |cell: &Cell<P, O>| Times {
+            tag: cell.tag.load(Ordering::Acquire),
+            deadline: Instant(cell.deadline.load(Ordering::Acquire)),
+            since: Instant(cell.since.load(Ordering::Acquire)),
+        };
+        self.read(id, times).map(|(_, times)| times)
+    }
+
     /// The tag; `None` if `id` is stale.
     pub fn tag(&self, id: CellId) -> Option<u64> {
         // Acquire: pairs with the Release in `publish` and `hand_over`; see `read`.
@@ -445,6 +468,7 @@ impl<P, O> CellPool<P, O> {
     }
 
     /// Takes the oldest entry out of a list.
+    #[inline]
     pub fn pop(&self, list: &CellList) -> Option<Entry> {
         let index = list.pop(&self.cells)?;
         Some(self.unlink(index, list.link()))

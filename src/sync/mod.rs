@@ -20,6 +20,7 @@ pub mod ring;
 pub mod room;
 #[cfg(not(afflux_loom))]
 pub mod task;
+pub mod tray;
 pub mod wake;
 pub mod word;
 

@@ -1,45 +1,67 @@
-//! Blocking a thread of the user's until an operation has ended: one waker per thread, made once.
+//! Blocking a thread of the user's until an operation has ended: one waker per thread, made once, that wakes
+//! it however it sleeps.
+//!
+//! A thread sits down, *then* looks whether its operation has ended, then sleeps; whoever ends the operation
+//! does so and *then* wakes. Where the thread sits is behind a lock: whoever wakes it there, or does not,
+//! comes after or before the sitting down, and in the latter case the look finds the end.
 
-use std::cell::RefCell;
+use std::cell::OnceCell;
+use std::mem::take;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use super::lock::Lock;
 use super::wake::WakeCell;
 
-/// Wakes whoever sleeps by that cell.
-struct Rouse(Arc<WakeCell>);
-
-impl Wake for Rouse {
-    fn wake(self: Arc<Self>) {
-        self.0.wake();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.wake();
-    }
+struct Sleeper {
+    thread: Thread,
+    /// How it is woken, unless by unparking.
+    seat: Lock<Option<Arc<WakeCell>>>,
 }
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
+impl Wake for Sleeper {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
+        match &*self.seat.lock() {
+            Some(seat) => {
+                seat.wake();
+            }
+            None => self.thread.unpark(),
+        }
     }
 }
 
 thread_local! {
-    static WAKER: RefCell<Option<Waker>> = const { RefCell::new(None) };
+    static SLEEPER: OnceCell<Arc<Sleeper>> = const { OnceCell::new() };
 }
 
-/// A waker that unparks the calling thread.
+fn with_sleeper<R>(use_it: impl FnOnce(&Arc<Sleeper>) -> R) -> R {
+    let make = || Arc::new(Sleeper { thread: thread::current(), seat: Lock::new(None) });
+    SLEEPER.with(|sleeper| use_it(sleeper.get_or_init(make)))
+}
+
+/// A waker that wakes the calling thread, where it sits or parks.
 pub fn thread_waker() -> Waker {
-    WAKER.with_borrow_mut(|w| w.get_or_insert_with(|| Waker::from(Arc::new(Unpark(thread::current())))).clone())
+    with_sleeper(|sleeper| Waker::from(sleeper.clone()))
+}
+
+/// The calling thread, for as long as it does not park but sleeps by a cell. Dropped, it sits where it sat before.
+pub struct Sitting(Option<Arc<WakeCell>>);
+
+/// From now on the thread's waker wakes by `seat`.
+pub fn sit(seat: &Arc<WakeCell>) -> Sitting {
+    Sitting(with_sleeper(|sleeper| sleeper.seat.lock().replace(seat.clone())))
+}
+
+impl Drop for Sitting {
+    fn drop(&mut self) {
+        with_sleeper(|sleeper| *sleeper.seat.lock() = take(&mut self.0));
+    }
 }
 
 /// Sleeps until the thread's waker is woken, or `timeout` has passed, or for no reason at all: the
@@ -48,7 +70,36 @@ pub fn park(timeout: Duration) {
     thread::park_timeout(timeout);
 }
 
-/// A waker that wakes the thread which sleeps by `cell`.
-pub fn cell_waker(cell: Arc<WakeCell>) -> Waker {
-    Waker::from(Arc::new(Rouse(cell)))
+#[cfg(test)]
+mod tests {
+    use crate::sync::primitive::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_is_woken_where_it_sits() {
+        let seat = || {
+            let rung = Arc::new(AtomicU32::new(0));
+            let bell = rung.clone();
+            let cell = Arc::new(WakeCell::new(move || {
+                bell.fetch_add(1, Ordering::Relaxed);
+            }));
+            cell.prepare_sleep();
+            (cell, rung)
+        };
+        let ((outer, rung), (inner, rung_within)) = (seat(), seat());
+        let waker = thread_waker();
+        let sits = sit(&outer);
+        let sits_within = sit(&inner);
+        waker.wake_by_ref();
+        assert_eq!((rung.load(Ordering::Relaxed), rung_within.load(Ordering::Relaxed)), (0, 1));
+        drop(sits_within);
+        waker.wake_by_ref();
+        assert_eq!((rung.load(Ordering::Relaxed), rung_within.load(Ordering::Relaxed)), (1, 1));
+        drop(sits);
+        waker.wake_by_ref();
+        assert_eq!((rung.load(Ordering::Relaxed), rung_within.load(Ordering::Relaxed)), (1, 1));
+        // A watchdog, if the wake did not unpark.
+        park(Duration::from_secs(60));
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use super::lock::Lock;
+use super::tray::Tray;
 use super::wake::WakeCell;
 use super::word::Latch;
 
@@ -11,7 +11,7 @@ use super::word::Latch;
 /// are never more than there are started places.
 #[derive(Debug)]
 pub struct TaskList {
-    woken: Lock<Vec<TaskKey>>,
+    woken: Tray<TaskKey>,
     shard: Arc<WakeCell>,
 }
 
@@ -29,17 +29,18 @@ pub struct TaskKey {
 impl TaskList {
     /// The list of the shard that `shard` wakes.
     pub fn new(shard: Arc<WakeCell>) -> Arc<Self> {
-        Arc::new(TaskList { woken: Lock::new(Vec::new()), shard })
+        Arc::new(TaskList { woken: Tray::default(), shard })
     }
 
     /// Whether nothing was woken.
     pub fn is_empty(&self) -> bool {
-        self.woken.lock().is_empty()
+        self.woken.is_empty()
     }
 
     /// Exchanges the list for an empty one.
+    #[inline]
     pub fn swap(&self, empty: &mut Vec<TaskKey>) {
-        std::mem::swap(&mut *self.woken.lock(), empty);
+        self.woken.swap(empty);
     }
 }
 
@@ -75,7 +76,7 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if self.woken.raise() {
-            self.list.woken.lock().push(self.key);
+            self.list.woken.leave(self.key);
             self.list.shard.wake();
         }
     }

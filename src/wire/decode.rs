@@ -117,6 +117,14 @@ impl Whole<'_> {
     }
 }
 
+impl<'a> Whole<'a> {
+    /// What is behind the method.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        self.bytes.get(self.header.method_len as usize..).unwrap_or_default()
+    }
+}
+
 /// What is known of a message from the heads of its frames.
 #[derive(Clone, Copy, Default, Debug)]
 struct Tally {

@@ -1,7 +1,7 @@
 //! The cell pool.
 
-use super::Arc;
 use super::race::{both_orders, race2, race3, six_orders};
+use super::{Arc, model, thread};
 use afflux::base::id::CellId;
 use afflux::base::time::Instant;
 use afflux::sync::cell::{CellList, CellPool, CellState, Notify, Terms};
@@ -260,6 +260,29 @@ fn a_done_list_against_a_holder_who_is_faster() {
             pool.take(id);
         }
         assert_all_free(&pool);
+    });
+}
+
+/// Who goes to sleep over an empty inbox has not missed what a pruner had in his hands.
+#[test]
+fn an_inbox_that_is_pruned_is_not_taken_for_empty() {
+    model(|| {
+        let (pool, payload) = (CellPool::new(2, 0, |_| ()), Payload::default());
+        let [over, waits] = [(); 2].map(|()| waiting(&pool, &payload));
+        let shared = Arc::new((pool, CellList::inbox()));
+        let (pool, inbox) = &*shared;
+        pool.push(inbox, over);
+        pool.push(inbox, waits);
+        assert!(pool.finish(over, End::Expired) && pool.take(over).is_some());
+        let pruner = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.0.prune(&shared.1, |_| ()))
+        };
+        assert!(!inbox.is_empty());
+        pruner.join().unwrap();
+        assert_eq!(pool.drain(inbox).map(|entry| entry.id).collect::<Vec<_>>(), [waits]);
+        assert!(inbox.is_empty());
+        assert!(pool.finish(waits, End::Expired) && pool.take(waits).is_some());
     });
 }
 

@@ -74,6 +74,7 @@ use harness::{Arc, Condvar, Mutex, atomic, model, model_within, thread};
 // cell_bound_first            sync/cell.rs        cell::publishing_against_a_sweep
 // cell_unfenced               cell/segment.rs     cell::publishing_against_a_sweep
 // handed_over_unlinked        sync/cell.rs        cell::a_hand_over_against_an_end_that_is_taken
+// cell_taken_unseen           cell/list.rs        cell::an_inbox_that_is_pruned_*
 // cell_untagged               cell/list.rs        cell::a_place_is_one_callers
 // gate_overtake               sync/gate.rs        gate::a_newcomer_does_not_overtake
 // gate_lost_release           sync/gate.rs        gate::a_release_against_one_who_enqueues
@@ -82,6 +83,7 @@ use harness::{Arc, Condvar, Mutex, atomic, model, model_within, thread};
 // mark_keeps_version          sync/mark.rs        mark::nothing_is_admitted_above_a_new_limit
 // baton_forgets_flag          sync/baton.rs       baton::*
 // lazy_wake                   sync/wake.rs        wake::*
+// tray_left_unseen            sync/tray.rs        wake::what_is_left_in_a_tray_is_seen
 // page_settles_early          sync/page.rs        page::a_settled_page_has_the_new_peak
 // published_early_version     sync/published.rs   published::*
 // lead_left_unarmed           sync/lead.rs        lead::who_leaves_something_owed_has_it_watched

@@ -1,4 +1,5 @@
 use afflux::sync::ring::ring;
+use afflux::sync::tray::Tray;
 use afflux::sync::wake::WakeCell;
 
 use super::atomic::{AtomicU32, Ordering};
@@ -127,5 +128,35 @@ fn one_sleep_is_ended_once() {
         assert!(mine != theirs);
         assert!(!cell.sleep_or_abort());
         assert_eq!((calls.load(Ordering::Relaxed), cell.wakes()), (1, 1));
+    });
+}
+
+/// What is left in a tray is seen: by a look that it precedes, or by way of a wake.
+#[test]
+fn what_is_left_in_a_tray_is_seen() {
+    model(|| {
+        let (cell, bell) = sleeper();
+        let tray = Arc::new(Tray::default());
+        let leavers: Vec<_> = (0..2)
+            .map(|thing| {
+                let (cell, tray) = (cell.clone(), tray.clone());
+                thread::spawn(move || {
+                    tray.leave(thing);
+                    cell.wake();
+                })
+            })
+            .collect();
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            cell.prepare_sleep();
+            if tray.is_empty() && cell.sleep_or_abort() {
+                bell.sleep();
+            }
+            cell.awake();
+            seen.extend(tray.take());
+        }
+        leavers.into_iter().for_each(|leaver| leaver.join().unwrap());
+        seen.sort_unstable();
+        assert_eq!((seen, tray.is_empty()), (vec![0, 1], true));
     });
 }

@@ -593,7 +593,7 @@ impl World {
             return;
         }
         let target = &owed[self.rng.below(owed.len() as u64) as usize];
-        let leader = Leader::begin(&node.shared, target);
+        let leader = Leader::begin(&node.shared, target, Instant(now));
         self.coverage.see("somebody else leads", leader.is_none());
         if leader.is_none() {
             return lead::expect(target);

@@ -86,7 +86,7 @@ impl CompletionEngine {
 
     /// Takes lanes back that nobody has led since the last look.
     fn cool(&mut self, now: Instant) -> Instant {
-        let came = std::mem::take(&mut *self.shared.completion.warm.lock());
+        let came = self.shared.completion.warm.take();
         if self.leads.warm.is_empty() && !came.is_empty() {
             self.leads.cool_at = now.after(COOL);
         }
@@ -119,21 +119,19 @@ impl CompletionEngine {
 
     /// What leaders have left.
     pub(super) fn take_all_left(&mut self, now: Instant) {
-        let targets = std::mem::take(&mut *self.shared.completion.left.lock());
-        for target in targets {
-            let left = std::mem::take(&mut *target.left.lock());
+        for target in self.shared.completion.left.take() {
+            let left = target.left.take();
             let link = self.ups.get(&target.id).map_or(0, |up| up.link);
             self.take_left(target.id, link, left, now);
         }
     }
 
     /// What leaders have left of one lane, in the order in which it came.
-    pub(super) fn take_left(&mut self, id: TargetId, link: u64, left: Left, now: Instant) {
-        if left.link != link || cfg!(afflux_mutation = "lead_word_lost") {
-            return;
-        }
-        if let Some(why) = left.over.or(self.hear_all(id, left.commands, now)) {
-            self.retire(id, link, &why);
+    pub(super) fn take_left(&mut self, id: TargetId, link: u64, left: Vec<Left>, now: Instant) {
+        for left in left.into_iter().filter(|left| left.link == link && !cfg!(afflux_mutation = "lead_word_lost")) {
+            if let Some(why) = left.over.or(self.hear_all(id, left.commands, now)) {
+                self.retire(id, link, &why);
+            }
         }
     }
 }

@@ -7,7 +7,7 @@
 //! taken out; the link flags of the cell's word say so.
 
 use super::word::{IN_DONE, IN_INBOX};
-use crate::sync::primitive::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crossbeam_utils::CachePadded;
 
 const NIL: u32 = u32::MAX;
@@ -60,6 +60,8 @@ pub struct CellList {
     pushed: CachePadded<AtomicU32>,
     /// Oldest first.
     taken: Mutex<Chain>,
+    /// Something is in the chain, or on its way there. Written under the lock.
+    some: AtomicBool,
     link: Link,
 }
 
@@ -79,6 +81,7 @@ impl CellList {
         CellList {
             pushed: CachePadded::new(AtomicU32::new(NIL)),
             taken: Mutex::new(Chain { first: NIL, last: NIL }),
+            some: AtomicBool::new(false),
             link,
         }
     }
@@ -89,9 +92,11 @@ impl CellList {
 
     /// True if nothing was pushed that has not been popped. The owner asks this after it announced
     /// that it goes to sleep.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        // Acquire: as in `absorb`; also after the fence of the owner's sleep protocol.
-        self.pushed.load(Ordering::Acquire) == NIL && self.taken.lock().first == NIL
+        // Acquire: as in `absorb`, also after the fence of the owner's sleep protocol; and whoever has taken out what
+        // was pushed has said before that it is on its way.
+        self.pushed.load(Ordering::Acquire) == NIL && !self.some.load(Ordering::Acquire)
     }
 
     /// Puts `index` last. The caller owns the link flag. True if nothing pushed lay there: the
@@ -110,17 +115,28 @@ impl CellList {
     }
 
     /// Takes the oldest out. The caller clears the link flag.
+    #[inline]
     pub(super) fn pop(&self, cells: &impl Linked) -> Option<u32> {
+        if self.is_empty() { None } else { self.pop_some(cells) }
+    }
+
+    fn pop_some(&self, cells: &impl Linked) -> Option<u32> {
         let mut chain = self.taken.lock();
         if chain.first == NIL {
             self.absorb(cells, &mut chain);
         }
         let index = chain.first;
-        if index == NIL {
-            return None;
+        if index != NIL {
+            chain.first = cells.links(index).of(self.link).load(Ordering::Relaxed);
         }
-        chain.first = cells.links(index).of(self.link).load(Ordering::Relaxed);
-        Some(index)
+        self.note(&chain);
+        (index != NIL).then_some(index)
+    }
+
+    /// The holder of the lock is done with the chain.
+    fn note(&self, chain: &Chain) {
+        // Release: the partner is in `is_empty`.
+        self.some.store(chain.first != NIL, Ordering::Release);
     }
 
     /// Takes out all that `gone` says yes to; the others keep their order. `gone` must not come
@@ -143,13 +159,19 @@ impl CellList {
             index = next;
         }
         chain.last = kept;
+        self.note(&chain);
     }
 
     /// Appends what was pushed to the chain, turned round.
     fn absorb(&self, cells: &impl Linked, chain: &mut Chain) {
+        if !cfg!(afflux_mutation = "cell_taken_unseen") {
+            // Relaxed: seen with what follows.
+            self.some.store(true, Ordering::Relaxed);
+        }
         // Acquire: pairs with the Release swaps of the pushers. Theirs form one release sequence,
-        // so the last one's links are seen as well as the first one's.
-        let mut top = self.pushed.swap(NIL, Ordering::Acquire);
+        // so the last one's links are seen as well as the first one's. Release: who sees nothing pushed sees that
+        // something is on its way.
+        let mut top = self.pushed.swap(NIL, Ordering::AcqRel);
         let (mut first, last) = (NIL, top);
         while top != NIL {
             let next = cells.links(top).of(self.link);
