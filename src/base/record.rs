@@ -89,14 +89,17 @@ impl Method {
         Some(method)
     }
 
-    /// Becomes what [`Method::as_bytes`] gave, in place. Bytes that are no name make it the empty one.
+    /// Becomes what [`Method::as_bytes`] gave, in place: the first `len` of `bytes`. Bytes that are no name make it
+    /// the empty one.
     #[inline]
-    pub fn set_bytes(&mut self, name: &[u8]) {
-        if name.len() <= SHORT && self.long.is_none() {
-            self.len = name.len() as u8;
-            self.short[..name.len()].copy_from_slice(name);
-        } else {
-            *self = std::str::from_utf8(name).ok().and_then(Method::new).unwrap_or_default();
+    pub fn set_bytes(&mut self, bytes: &[u8], len: usize) {
+        match bytes.first_chunk() {
+            // Of one size, whatever follows the name: a copy without a call.
+            Some(short) if len <= SHORT && self.long.is_none() => {
+                self.len = len as u8;
+                self.short = *short;
+            }
+            _ => *self = std::str::from_utf8(&bytes[..len]).ok().and_then(Method::new).unwrap_or_default(),
         }
     }
 
@@ -187,8 +190,10 @@ mod tests {
             assert_eq!(Method::new(&name).unwrap().as_str(), name);
             for before in ["", "another name", &"n".repeat(100)] {
                 let mut method = Method::new(before).unwrap();
-                method.set_bytes(name.as_bytes());
-                assert_eq!(method.as_str(), name);
+                for behind in ["", &"p".repeat(40)] {
+                    method.set_bytes(&[name.as_bytes(), behind.as_bytes()].concat(), len);
+                    assert_eq!(method.as_str(), name);
+                }
             }
         }
         assert!(Method::new(&"m".repeat(256)).is_none());

@@ -7,6 +7,7 @@
 //!                                                                                          └─ ceiling ─▶ a small error instead
 //! ```
 
+use std::borrow::Borrow;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::task::Waker;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::lanes;
+use super::seat::Peer;
 use super::shared::{Body, Class, HostShared, Op, Outcome, SMALL_REPLY_MAX, TAG_REPLY, TAG_REQUEST, error_record};
 use crate::base::error::{Detail, Error, ErrorKind};
 use crate::base::id::{CellId, ShardId};
@@ -26,86 +28,125 @@ use crate::sync::cell::{CellState, Notify, Terms};
 use crate::wire::decode::Whole;
 use crate::wire::header::{ErrorBody, Header};
 
-/// Where the answer to one request goes. Whoever holds it owes the answer.
-#[derive(Debug)]
-pub struct Debt {
+/// Who asks, and the shard that handles it.
+#[derive(Clone, Debug)]
+pub struct Party {
     /// The host.
     pub shared: Arc<HostShared>,
-    /// The link on which the request came.
+    /// The link on which the peer's requests come.
     pub target: Arc<Target>,
+    /// The shard.
+    pub shard: ShardId,
+}
+
+impl Deref for Party {
+    type Target = Arc<Target>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Target> {
+        &self.target
+    }
+}
+
+/// Where the answer to one request goes. Whoever holds it owes the answer. On its shard it shares the party with
+/// the peer's other jobs there.
+#[derive(Debug)]
+pub struct Debt<P = Peer> {
+    /// Who asks.
+    pub party: P,
     /// The attach on which it came.
     pub link: u64,
     /// The asking side's name for it.
     pub correlation: u64,
     /// A stock peer's envelope.
     pub envelope: Option<Box<[u8]>>,
-    /// The shard that handles it.
-    pub shard: ShardId,
-    /// Its started place there.
+    /// Its started place on its shard.
     pub place: u32,
 }
 
 impl Debt {
+    /// To be paid by any thread.
+    pub fn into_remote(self) -> Debt<Party> {
+        let Debt { party, link, correlation, envelope, place } = self;
+        Debt { party: (*party).clone(), link, correlation, envelope, place }
+    }
+}
+
+impl<P: Borrow<Party>> Debt<P> {
     /// Pays with a reply.
     pub fn reply(self, payload: Bytes) {
         let record = reply(self.correlation, self.envelope, payload);
-        answer(&self.shared, &self.target, self.link, record);
+        let Party { shared, target, .. } = self.party.borrow();
+        answer(shared, target, self.link, record);
     }
 
-    /// The same without writing it. The target, if somebody has to come by its lane.
-    pub fn leave_reply(self, payload: Bytes) -> Option<Arc<Target>> {
-        let record = reply(self.correlation, self.envelope, payload);
-        leave(&self.shared, &self.target, self.link, record).then_some(self.target)
+    /// The same without writing it. Who asked, if somebody has to come by the lane: the caller sees to that.
+    #[inline]
+    pub fn leave_reply(self, payload: Bytes) -> Option<P> {
+        let Party { shared, target, .. } = self.party.borrow();
+        leave(shared, target, self.link, reply(self.correlation, self.envelope, payload)).then_some(self.party)
     }
 
     /// Pays with an error.
     pub fn fail(self, kind: ErrorKind, code: u16, text: &str) {
         let record = error_record(self.correlation, self.envelope, kind, code, text);
-        answer(&self.shared, &self.target, self.link, record);
+        let Party { shared, target, .. } = self.party.borrow();
+        answer(shared, target, self.link, record);
     }
 }
 
+#[inline]
 fn reply(correlation: u64, envelope: Option<Box<[u8]>>, payload: Bytes) -> Record {
     Record { kind: Kind::Reply, correlation, envelope, payload, ..Record::empty() }
 }
 
 /// Sends an answer.
 pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) {
-    if let Some(post) = admit(shared, target, link, record) {
-        lanes::post(shared, target, post);
-    }
-}
-
-/// Leaves an answer for its lane without writing it; false if there is nothing to be written. The caller sees to it
-/// that somebody comes by.
-pub fn leave(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) -> bool {
-    let post = admit(shared, target, link, record);
-    let left = post.is_some();
-    post.into_iter().for_each(|post| target.completion.leave(post));
-    left
-}
-
-/// What is to be written of an answer; `None`: it waits for room, or has ended its request already.
-fn admit(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: Record) -> Option<Post> {
     if target.dialect == Dialect::Local {
-        // Who asked is in this process: the answer is there when it is made.
-        let mut wakes = Vec::new();
-        if take_reply(shared, target, record.into(), shared.clock.now(), &mut wakes).is_some() {
-            shared.leave_slots(target, 1);
-        }
-        wakes.into_iter().for_each(Waker::wake);
-        return None;
+        end_here(shared, target, record);
+    } else if admit(shared, target, link, &record) {
+        lanes::answer(shared, target, link, record);
+    } else {
+        wait(shared, target, link, record);
     }
+}
+
+/// Leaves a reply with its lane without writing it; false if there is nothing to be written.
+#[inline]
+fn leave(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, mut record: Record) -> bool {
+    if target.dialect == Dialect::Local {
+        end_here(shared, target, record);
+        return false;
+    }
+    let admitted = admit(shared, target, link, &record);
+    if admitted {
+        lanes::leave_answer(shared, target, link, &mut record);
+    } else {
+        wait(shared, target, link, record);
+    }
+    admitted
+}
+
+/// Who asked is in this process: the answer is there when it is made.
+fn end_here(shared: &Arc<HostShared>, target: &Arc<Target>, record: Record) {
+    let mut wakes = Vec::new();
+    if take_reply(shared, target, record.into(), shared.clock.now(), &mut wakes).is_some() {
+        shared.leave_slots(target, 1);
+    }
+    wakes.into_iter().for_each(Waker::wake);
+}
+
+/// Whether an answer may be given to its lane now; else it waits for room.
+#[inline]
+fn admit(shared: &HostShared, target: &Target, link: u64, record: &Record) -> bool {
     let charge = record.charge();
     // Errors are small and bounded by the requests that were started: always admitted.
     if record.kind == Kind::Error {
         target.replies.force(charge);
         shared.replies.force(charge);
-    } else if !enter_replies(shared, target, link, charge) {
-        wait(shared, target, link, record);
-        return None;
+        return true;
     }
-    Some(Post::Reply { link, record })
+    enter_replies(shared, target, link, charge)
 }
 
 fn enter_replies(shared: &HostShared, target: &Target, link: u64, charge: u64) -> bool {
@@ -120,9 +161,9 @@ fn enter_replies(shared: &HostShared, target: &Target, link: u64, charge: u64) -
     {
         return false;
     }
-    // A peer below its part of the host's mark is never refused because of the others.
-    let fair_part = shared.plan.reply.host / u64::from(shared.plan.peers_max).max(1);
     if shared.replies.enter(charge).is_err() {
+        // A peer below its part of the host's mark is never refused because of the others.
+        let fair_part = shared.plan.reply.host / u64::from(shared.plan.peers_max).max(1);
         if target.replies.bytes() <= fair_part {
             shared.replies.force(charge);
             return true;

@@ -178,14 +178,14 @@ impl Core {
         if !self.batching {
             return debt.reply(payload);
         }
-        let Some(target) = debt.leave_reply(payload) else { return };
+        let Some(peer) = debt.leave_reply(payload) else { return };
         let port = self.shared.port(self.shard);
-        // Read after the reply was left: the completion thread counts its coming by before it writes, under the
-        // lock of what is left, so either it took this reply along or its count is seen here.
+        // Read after the reply was left: the completion thread counts its coming by before it writes, so either it
+        // took this reply along or its count is seen here.
         let taken = port.left_taken.get();
-        let known = self.left_for.iter().any(|known| Arc::ptr_eq(known, &target));
+        let known = self.left_for.iter().any(|known| Arc::ptr_eq(known, &peer));
         if !known {
-            self.left_for.push(target);
+            self.left_for.push(peer.target.clone());
         }
         if !known || taken != self.left_taken {
             self.left_taken = taken;
@@ -223,14 +223,16 @@ impl Core {
         self.started
     }
 
-    /// Takes a place with one part: the callback. Its charge counts as owned until it is free.
-    pub fn start_place(&mut self, charge: u64) -> u32 {
+    /// Takes a place with so many parts: the callback, and the answer that is owed. Its charge counts as owned until
+    /// it is free.
+    #[inline]
+    pub fn start_place(&mut self, charge: u64, parts: u32) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
             self.places.len() as u32 - 1
         });
         let place = &mut self.places[index as usize];
-        (place.parts, place.charge) = (1, charge);
+        (place.parts, place.charge) = (parts, charge);
         self.started += 1;
         let port = self.shared.port(self.shard);
         port.started.set(u64::from(self.started));
@@ -241,12 +243,13 @@ impl Core {
         index
     }
 
-    /// One more part: a responder, a continuation, a future.
+    /// One more part: a continuation, a future.
     pub fn join_place(&mut self, index: u32) {
         self.places[index as usize].parts += 1;
     }
 
     /// A part is finished.
+    #[inline]
     pub fn leave_place(&mut self, index: u32) {
         let place = &mut self.places[index as usize];
         debug_assert!(place.parts > 0, "a part left a free place");

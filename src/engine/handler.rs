@@ -1,6 +1,7 @@
 //! What a user writes: a handler per shard, made there by a factory. Factories cross threads,
 //! handlers never do: they need no locks and may hold what is not `Send`.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::answer::Debt;
+use super::answer::{Debt, Party};
 use super::call::{Lineage, OneWay, Op, Origin, RequestOp, SendOp, Started, Terminal, TwoWay};
 use super::core::Core;
 use super::destinations::Held;
@@ -16,11 +17,9 @@ use super::handle::{Handle, Waiter};
 use super::lanes;
 use super::publish::Publisher;
 use super::seat::{Continuations, Peer};
-use super::shared::{HostShared, Outcome};
+use super::shared::Outcome;
 use crate::base::error::{Error, ErrorKind, RequestError};
-use crate::base::id::ShardId;
 use crate::base::record::Method;
-use crate::flow::target::Target;
 use crate::pattern::route::Named;
 use crate::wire::stock::Publication;
 
@@ -173,7 +172,7 @@ impl Responder {
 
     /// A responder that any thread may answer, for work that is done elsewhere.
     pub fn into_remote(mut self) -> RemoteResponder {
-        RemoteResponder { debt: self.debt.take() }
+        RemoteResponder { debt: self.debt.take().map(Debt::into_remote) }
     }
 
     /// Answers from where there is no context: a future that the shard polls.
@@ -193,38 +192,38 @@ impl Drop for Responder {
 }
 
 /// Pays and reports the started place through the shard's port.
-fn settle(debt: Debt, end: Result<Bytes, Failure>) {
-    let (shared, shard, place) = (debt.shared.clone(), debt.shard, debt.place);
+fn settle<P: Borrow<Party> + Clone>(debt: Debt<P>, end: Result<Bytes, Failure>) {
+    let (party, place) = (debt.party.clone(), debt.place);
     match end {
         Ok(payload) => debt.reply(payload),
         Err(failure) if cfg!(afflux_mutation = "dropped_unanswered") && failure.kind == ErrorKind::Internal => {}
         Err(failure) => debt.fail(failure.kind, failure.code, &failure.text),
     }
-    finish(&shared, shard, place);
+    finish(party.borrow(), place);
 }
 
 /// Answers many requests at once, from the calling thread: what goes to one peer leaves in as few writes as it
 /// fits. Each answer is as if given by [`RemoteResponder::reply`].
 pub fn reply_all(answers: impl IntoIterator<Item = (RemoteResponder, Bytes)>) {
-    let mut left: Vec<(Arc<HostShared>, Arc<Target>)> = Vec::new();
+    let mut left: Vec<Party> = Vec::new();
     for (mut responder, payload) in answers {
         let Some(debt) = responder.debt.take() else { continue };
-        let (shared, shard, place) = (debt.shared.clone(), debt.shard, debt.place);
-        if let Some(target) = debt.leave_reply(payload)
-            && !left.iter().any(|(_, known)| Arc::ptr_eq(known, &target))
+        let (party, place) = (debt.party.clone(), debt.place);
+        if let Some(party) = debt.leave_reply(payload)
+            && !left.iter().any(|known| Arc::ptr_eq(known, &party))
         {
-            left.push((shared.clone(), target));
+            left.push(party);
         }
-        finish(&shared, shard, place);
+        finish(&party, place);
     }
-    for (shared, target) in left {
+    for Party { shared, target, .. } in left {
         lanes::drive_completion(&shared, &target);
     }
 }
 
 /// Tells a shard that the request in one of its places was answered elsewhere.
-fn finish(shared: &HostShared, shard: ShardId, place: u32) {
-    let port = shared.port(shard);
+fn finish(party: &Party, place: u32) {
+    let port = party.shared.port(party.shard);
     if cfg!(afflux_mutation = "return_path_bounded") && port.finished.lock().len() >= 16 {
         return;
     }
@@ -235,7 +234,7 @@ fn finish(shared: &HostShared, shard: ShardId, place: u32) {
 /// As [`Responder`], for any thread.
 #[derive(Debug)]
 pub struct RemoteResponder {
-    debt: Option<Debt>,
+    debt: Option<Debt<Party>>,
 }
 
 impl RemoteResponder {

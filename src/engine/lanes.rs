@@ -162,6 +162,49 @@ pub fn drive_completion(shared: &Arc<HostShared>, target: &Arc<Target>) {
     }
 }
 
+/// Sends a reply or an error to a request that came on `link`.
+pub fn answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, mut record: Record) {
+    match take_writer(target, link) {
+        Some(mut held) => {
+            hand_over(target, &mut held, &mut record);
+            write_posts(shared, target, held);
+        }
+        None => post(shared, target, Post::Reply { link, record }),
+    }
+}
+
+/// The same without writing it, if nobody else writes now. The caller sees to it that somebody comes by.
+#[inline]
+pub fn leave_answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, record: &mut Record) {
+    match take_writer(target, link) {
+        Some(mut held) => {
+            hand_over(target, &mut held, record);
+            if let Some(held) = held.release() {
+                write_posts(shared, target, held);
+            }
+        }
+        None => post(shared, target, Post::Reply { link, record: record.take() }),
+    }
+}
+
+/// The writer of the completion lane of `target`, if nobody has it and it is that of this attach: what is handed to
+/// it needs no place among the posts.
+#[inline]
+fn take_writer(target: &Target, link: u64) -> Option<PostHeld<'_, Replies, Post>> {
+    target.completion.try_take().filter(|held| held.writer.link == link && link != 0)
+}
+
+/// A reply on the writer's link: staged, or behind those that wait for it.
+#[inline(always)]
+fn hand_over(target: &Target, replies: &mut Replies, record: &mut Record) {
+    let charge = record.charge();
+    if replies.waiting.is_empty() && replies.writer.egress.room(BATCH) {
+        stage_reply(target, &mut replies.writer, record, charge);
+    } else {
+        replies.waiting.push(&mut replies.chunks, record.take(), charge, 0);
+    }
+}
+
 fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Replies, Post>) {
     let mut published = Subscribed::new(shared, target);
     let mut rounds = 0;
@@ -169,13 +212,8 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
         let mut room = false;
         held.drain_posts(|replies, post| match post {
             // 0 is no link: the request came on one that was lost before it was claimed.
-            Post::Reply { link, record } if link == replies.writer.link && link != 0 => {
-                if replies.waiting.is_empty() && replies.writer.egress.room(BATCH) {
-                    stage_reply(target, &mut replies.writer, record);
-                } else {
-                    let charge = record.charge();
-                    replies.waiting.push(&mut replies.chunks, record, charge, 0);
-                }
+            Post::Reply { link, mut record } if link == replies.writer.link && link != 0 => {
+                hand_over(target, replies, &mut record);
             }
             // What was answered over a link that is gone has nobody who waits for it any more.
             Post::Reply { record, .. } => {
@@ -222,10 +260,15 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
             None => {
                 let mut broken;
                 while {
+                    let (mut written, mut bytes) = (0, 0);
                     let flushed = held.writer.flush(|(), charge| {
-                        leave_replies(shared, target, charge);
-                        room = true;
+                        written += 1;
+                        bytes += charge;
                     });
+                    if written > 0 {
+                        leave_replies(shared, target, written, bytes);
+                        room = true;
+                    }
                     broken = flushed == Flushed::Broken;
                     flushed == Flushed::Empty && stage_waiting(target, &mut held)
                 } {}
@@ -266,34 +309,44 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
 /// Stages replies that wait; true if there were any.
 fn stage_waiting(target: &Target, replies: &mut Replies) -> bool {
     let mut any = false;
-    while replies.writer.egress.room(BATCH)
+    while !replies.waiting.is_empty()
+        && replies.writer.egress.room(BATCH)
         && let Some(popped) = replies.waiting.pop(&mut replies.chunks)
     {
-        stage_reply(target, &mut replies.writer, popped.record);
+        stage_reply(target, &mut replies.writer, &popped.record, popped.charge);
         any = true;
     }
     any
 }
 
 /// Puts a reply or error into the writer's hands, in the peer's dialect.
-fn stage_reply(target: &Target, writer: &mut Writer<()>, record: Record) {
-    let charge = record.charge();
-    let payload = &record.payload;
-    match (target.dialect, record.kind) {
+#[inline]
+fn stage_reply(target: &Target, writer: &mut Writer<()>, record: &Record, charge: u64) {
+    match target.dialect {
         // An end client has no completion lane: nothing is ever posted for it.
-        (Dialect::Native | Dialect::Local | Dialect::Stream, _) => {
-            writer.egress.push((), charge, Native(&record, record.channel), payload);
+        Dialect::Native | Dialect::Local | Dialect::Stream => {
+            // An answer names no method.
+            let (header, len) = (Header::of(record, record.channel), record.payload.len());
+            let head = |out: &mut Vec<u8>| encode::encode_header(header, len, out);
+            writer.egress.push((), charge, head, &record.payload);
         }
-        (_, Kind::Error) => {
+        Dialect::Stock | Dialect::Subscriber | Dialect::Publisher(_) => stage_stock_reply(writer, record, charge),
+    }
+}
+
+#[cold]
+fn stage_stock_reply(writer: &mut Writer<()>, record: &Record, charge: u64) {
+    match record.kind {
+        Kind::Error => {
             let body = ErrorBody::parse(&record.payload);
             let answer = Err((ErrorKind::from_wire(record.channel), &*body.sentence));
-            let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(&record), answer, out);
+            let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(record), answer, out);
             writer.egress.push_copied((), charge, head, &[], &[]);
         }
-        (_, _) => {
+        _ => {
             let answer = Ok(record.payload.len());
-            let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(&record), answer, out);
-            writer.egress.push((), charge, head, payload);
+            let head = |out: &mut Vec<u8>| encode::encode_stock_answer(envelope(record), answer, out);
+            writer.egress.push((), charge, head, &record.payload);
         }
     }
 }
@@ -305,13 +358,13 @@ fn envelope(record: &Record) -> &[u8] {
 /// A reply that nobody waits for any more.
 fn undeliverable(shared: &HostShared, target: &Target, charge: u64) {
     shared.counts.replies_undeliverable.add(1);
-    leave_replies(shared, target, charge);
+    leave_replies(shared, target, 1, charge);
 }
 
-/// Takes a reply off the marks of the completion lane. Its peer's next requests may be claimed again.
-fn leave_replies(shared: &HostShared, target: &Target, charge: u64) {
-    target.replies.leave(charge);
-    shared.replies.leave(charge);
+/// Takes so many replies off the marks of the completion lane. Their peer's next requests may be claimed again.
+fn leave_replies(shared: &HostShared, target: &Target, replies: u32, bytes: u64) {
+    target.replies.leave_many(replies, bytes);
+    shared.replies.leave_many(replies, bytes);
     if !cfg!(afflux_mutation = "host_replies_unrelieved") {
         shared.relieve();
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::answer::Debt;
+use super::answer::{Debt, Party};
 use super::call::Lineage;
 use super::core::{ContinuationKey, Core};
 use super::handler::{Context, Continuation, Failure, Handler, LocalClient, Message, Request, Responder};
@@ -21,10 +21,9 @@ use super::stream::SessionShared;
 use crate::base::error::ErrorKind;
 use crate::base::id::TargetId;
 use crate::base::panic::{caught, dropped};
-use crate::base::record::Record;
+use crate::base::record::{Kind, Record};
 use crate::base::time::Instant;
 use crate::flow::session::SessionEnd;
-use crate::flow::target::Target;
 use crate::sync::task::{TaskKey, TaskWaker};
 
 /// How long a seat whose factory panicked stays empty before the factory is asked again.
@@ -32,20 +31,40 @@ const FACTORY_RETRY: Duration = Duration::from_secs(1);
 
 /// A peer, as a shard's jobs share it among themselves: many come and go in one turn, and none of them
 /// leaves the shard.
-pub type Peer = Rc<Arc<Target>>;
+pub type Peer = Rc<Party>;
 
 /// A job whose permit was returned: the next instruction is the user's.
 pub struct Start<'a> {
     /// What is asked; the seat takes out what it needs.
     pub record: &'a mut Record,
-    /// The answer that is owed; a one-way message owes none.
-    pub debt: Option<Debt>,
     /// Who sent it.
-    pub peer: Peer,
-    /// Its started place, with one part for the callback and one for the debt.
+    pub peer: &'a Peer,
+    /// The attach on which it came.
+    pub link: u64,
+    /// Its started place, with one part for the callback and, of a request, one for the debt.
     pub place: u32,
     /// What calls made by it inherit.
     pub lineage: Lineage,
+}
+
+impl Start<'_> {
+    /// Whether an answer is owed; a one-way message owes none.
+    #[inline]
+    fn is_request(&self) -> bool {
+        self.record.kind == Kind::Request
+    }
+
+    /// The answer that is owed.
+    #[inline]
+    fn responder(&mut self) -> Responder {
+        Responder::new(Debt {
+            party: self.peer.clone(),
+            link: self.link,
+            correlation: self.record.correlation,
+            envelope: self.record.envelope.take(),
+            place: self.place,
+        })
+    }
 }
 
 /// One channel on one shard.
@@ -153,17 +172,26 @@ impl<T> Instance<T> {
     }
 
     /// The instance, made if need be; `None` while its factory has just panicked.
+    #[inline]
     fn get(&mut self, core: &Core, make: impl FnOnce() -> T) -> Option<&mut T> {
-        if self.value.is_none() && core.now >= self.retry_at {
-            match caught(make) {
-                Ok(made) => self.value = Some(made),
-                Err(panic) => {
-                    count_panic(core, panic);
-                    self.retry_at = core.now.after(FACTORY_RETRY);
-                }
-            }
+        if self.value.is_none() {
+            self.make(core, make);
         }
         self.value.as_mut()
+    }
+
+    #[cold]
+    fn make(&mut self, core: &Core, make: impl FnOnce() -> T) {
+        if core.now < self.retry_at {
+            return;
+        }
+        match caught(make) {
+            Ok(made) => self.value = Some(made),
+            Err(panic) => {
+                count_panic(core, panic);
+                self.retry_at = core.now.after(FACTORY_RETRY);
+            }
+        }
     }
 }
 
@@ -196,7 +224,14 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
         HandlerSeat { factory, shard, seat, handler: Instance::empty(), continuations: Continuations::new() }
     }
 
-    /// Runs `call` on the instance. After a panic nothing of it is left.
+    /// Whether there is an instance now; it is made if need be.
+    #[inline]
+    fn stands(&mut self, core: &Core) -> bool {
+        self.handler.get(core, || (self.factory)(self.shard)).is_some()
+    }
+
+    /// Runs `call` on the instance, or nothing if there is none. After a panic nothing of it is left.
+    #[inline]
     pub(super) fn call(
         &mut self,
         core: &mut Core,
@@ -204,10 +239,9 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
         lineage: Lineage,
         peer: Peer,
         call: impl FnOnce(&mut H, &mut Context<'_, H>),
-    ) -> bool {
+    ) {
         let Some(handler) = self.handler.get(core, || (self.factory)(self.shard)) else {
-            discard(core, call);
-            return false;
+            return discard(core, call);
         };
         let mut cx = Context { core, continuations: &mut self.continuations, seat: self.seat, place, lineage, peer };
         if let Err(panic) = caught(|| call(handler, &mut cx)) {
@@ -221,30 +255,21 @@ impl<H: Handler, F: Fn(usize) -> H> HandlerSeat<H, F> {
                 }
             }
         }
-        true
     }
 }
 
 impl<H: Handler, F: Fn(usize) -> H> Seat for HandlerSeat<H, F> {
-    fn start(&mut self, core: &mut Core, start: Start<'_>) {
-        let Start { record, debt, peer, place, lineage } = start;
-        let (method, payload) = (take(&mut record.method), take(&mut record.payload));
-        match debt {
-            Some(debt) => {
-                let mut request =
-                    Some(Request { method, payload, responder: Responder::new(debt), peer: peer.clone() });
-                let ran = self.call(core, place, lineage, peer, |handler, cx| {
-                    if let Some(request) = request.take() {
-                        handler.request(request, cx);
-                    }
-                });
-                if !ran && let Some(request) = request.take() {
-                    request.responder.settle(Err(Failure::panicked()));
-                }
-            }
-            None => {
-                self.call(core, place, lineage, peer, |handler, cx| handler.message(Message { method, payload }, cx));
-            }
+    fn start(&mut self, core: &mut Core, mut start: Start<'_>) {
+        let (place, lineage, peer) = (start.place, start.lineage, start.peer.clone());
+        let (method, payload) = (take(&mut start.record.method), take(&mut start.record.payload));
+        if !start.is_request() {
+            let message = Message { method, payload };
+            self.call(core, place, lineage, peer, |handler, cx| handler.message(message, cx));
+        } else if self.stands(core) {
+            let request = Request { method, payload, responder: start.responder(), peer: peer.clone() };
+            self.call(core, place, lineage, peer, |handler, cx| handler.request(request, cx));
+        } else {
+            start.responder().settle(Err(Failure::panicked()));
         }
         core.leave_place(place);
     }
@@ -326,17 +351,18 @@ where
     C: FnMut(Request, LocalClient) -> Fut,
     Fut: Future<Output = Result<Bytes, Failure>>,
 {
-    fn start(&mut self, core: &mut Core, start: Start<'_>) {
-        let Start { record, debt, peer, place, lineage } = start;
-        let (method, payload) = (take(&mut record.method), take(&mut record.payload));
-        let Some(debt) = debt else {
+    fn start(&mut self, core: &mut Core, mut start: Start<'_>) {
+        let (place, lineage) = (start.place, start.lineage);
+        if !start.is_request() {
             // A future that nobody waits for could only be lost: async channels take requests.
             core.shared().counts.no_handler.add(1);
             return core.leave_place(place);
-        };
-        let responder = Responder::new(debt);
+        }
+        let responder = start.responder();
+        let Start { record, peer, .. } = start;
+        let (method, payload) = (take(&mut record.method), take(&mut record.payload));
         let client = LocalClient { handle: core.handle.clone(), lineage, shard: std::marker::PhantomData };
-        let request = Request { method, payload, responder: Responder::none(), peer };
+        let request = Request { method, payload, responder: Responder::none(), peer: peer.clone() };
         let (factory, shard) = (self.factory.clone(), self.shard);
         let made = match self.closure.get(core, || factory(shard)) {
             Some(closure) => caught(|| closure(request, client)),

@@ -92,6 +92,7 @@ impl<S: Session, F> Drop for SessionSeat<S, F> {
 impl<S: Session, F: Fn(usize) -> S> Seat for SessionSeat<S, F> {
     fn start(&mut self, core: &mut Core, start: Start<'_>) {
         let Start { record, peer, place, lineage, .. } = start;
+        let peer = peer.clone();
         let (header, bytes) = (record.correlation as usize, take(&mut record.payload));
         self.call(core, place, lineage, peer, |session, shared, cx| {
             session.frame(Frame::new(shared.clone(), header, bytes), cx);
@@ -117,7 +118,7 @@ impl<S: Session, F: Fn(usize) -> S> Seat for SessionSeat<S, F> {
             }
         };
         self.sessions.insert(id, Place { shared, session });
-        let place = core.start_place(0);
+        let place = core.start_place(0, 1);
         self.call(core, place, FIRST, peer, |session, shared, cx| {
             session.opened(SessionHandle::new(shared.clone()), cx);
         });
@@ -126,7 +127,7 @@ impl<S: Session, F: Fn(usize) -> S> Seat for SessionSeat<S, F> {
     }
 
     fn close(&mut self, core: &mut Core, why: SessionEnd, peer: Peer) {
-        let (place, id) = (core.start_place(0), peer.id);
+        let (place, id) = (core.start_place(0, 1), peer.id);
         self.call(core, place, FIRST, peer, |session, _, cx| session.closed(why, cx));
         core.leave_place(place);
         self.forget(core, id);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use crossbeam_channel::Receiver;
 
-use super::answer::{self, Debt};
+use super::answer::{self, Debt, Party};
 use super::call::{Lineage, taken};
 use super::command::{Attach, CompletionCommand, ShardCommand, Untold};
 use super::core::Core;
@@ -243,8 +243,8 @@ pub struct ShardEngine {
     unclaimed: u64,
     /// Handlers started in this turn.
     delivered: u64,
-    /// Records of one age that left their queues, and are not recorded yet.
-    same_age: (Duration, u64),
+    /// When records came that left their queues in this turn, and how many whose age is not recorded yet.
+    same_age: (Instant, u64),
     /// The target of the record before, which is often that of the next.
     last_target: Option<(TargetId, u32)>,
 }
@@ -302,7 +302,7 @@ impl ShardEngine {
             pressure_epoch: 0,
             unclaimed: 0,
             delivered: 0,
-            same_age: (Duration::ZERO, 0),
+            same_age: (Instant(0), 0),
             last_target: None,
         };
         if let Some(local) = local {
@@ -379,10 +379,10 @@ impl ShardEngine {
 
         self.take_commands();
         self.untold.send(|command| shared.completion.command(command));
-        let mut again = self.finish_operations(turn.done as usize);
+        let mut again = self.finish_operations(&shared, turn.done as usize);
         // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
         // first and admitted last, so that nothing of theirs is overtaken.
-        let waiting = self.take_waiting();
+        let waiting = self.take_waiting(&shared);
         if !waiting.is_empty() {
             // The ring of their handle may have come after the commands were taken.
             self.take_commands();
@@ -393,9 +393,9 @@ impl ShardEngine {
         let mut next = self.expire_assemblies();
         again |= self.serve_sessions();
         again |= self.read_links();
-        again |= self.claim(turn.claims);
-        again |= self.start_jobs(turn.starts as usize);
-        again |= self.write_links();
+        again |= self.claim(&shared, turn.claims);
+        again |= self.start_jobs(&shared, turn.starts as usize);
+        again |= self.write_links(&shared);
         self.discard_peeked();
         again |= self.end_sessions();
         // A continuation whose operation ended as it was started runs in a turn of its own: the next. So
@@ -466,7 +466,11 @@ impl ShardEngine {
         self.links[index as usize] = Some(Box::new(Link {
             origin: Origin::new(receive_mark),
             waiters: Waiters::new(self.core.shared().plan.room.per_target_ops as usize),
-            peer: Peer::new(target.clone()),
+            peer: Peer::new(Party {
+                shared: self.core.shared().clone(),
+                target: target.clone(),
+                shard: self.core.shard,
+            }),
             target,
             generation,
             conn: None,
@@ -613,8 +617,7 @@ impl ShardEngine {
     // ---- 2 finished operations
 
     /// True if there is more.
-    fn finish_operations(&mut self, limit: usize) -> bool {
-        let shared = self.core.shared().clone();
+    fn finish_operations(&mut self, shared: &Arc<HostShared>, limit: usize) -> bool {
         let shard = self.core.shard;
         for place in shared.port(shard).finished.take() {
             self.core.leave_place(place);
@@ -626,7 +629,7 @@ impl ShardEngine {
             let Some(outcome) = shared.cells.take(entry.id) else { continue };
             // Nobody: the instance that waited was lost to a panic.
             let Some(awaited) = self.core.awaited(entry.id) else { continue };
-            let outcome = taken(&shared, outcome, awaited.since);
+            let outcome = taken(shared, outcome, awaited.since);
             self.seats[awaited.seat as usize].resume(&mut self.core, awaited.key, outcome);
             n += 1;
         }
@@ -759,9 +762,8 @@ impl ShardEngine {
     }
 
     /// Fetches operations that wait; returns the links that they wait at.
-    fn take_waiting(&mut self) -> Vec<u32> {
+    fn take_waiting(&mut self, shared: &Arc<HostShared>) -> Vec<u32> {
         let mut links = Vec::new();
-        let shared = self.core.shared().clone();
         while let Some(entry) = shared.cells.pop(&shared.port(self.core.shard).inbox) {
             match self.index_of(tag_target(entry.tag)) {
                 Some(index) => {
@@ -772,7 +774,7 @@ impl ShardEngine {
                         shared.fail(entry.id, entry.tag, Some(&link.target), kind, detail);
                         continue;
                     }
-                    let pruned = Pruned::new(&shared);
+                    let pruned = Pruned::new(shared);
                     let pushed = link.waiters.push(entry.id, |id| pruned.is_waiting(id));
                     pruned.forget(&link.target);
                     if pushed.is_err() {
@@ -1012,7 +1014,7 @@ impl ShardEngine {
     }
 
     fn read_into(&mut self, index: u32, block: &mut [u8], offered: &mut u32) -> Result<bool, String> {
-        let plan = self.core.shared().plan.clone();
+        let plan = &self.core.shared().plan;
         let Some(link) = self.links.get_mut(index as usize).and_then(Option::as_deref_mut) else { return Ok(false) };
         let mut budget = plan.turn.read_bytes_per_link;
         // What is left from before comes first.
@@ -1054,7 +1056,7 @@ impl ShardEngine {
                         late = false;
                         conn.peeked = n;
                         if n == asked {
-                            take_out(conn, &mut [0; PEEK_MAX])?;
+                            take_out(conn, &mut block[have..])?;
                         } else {
                             self.peeked.push(index);
                         }
@@ -1101,9 +1103,10 @@ impl ShardEngine {
     /// Takes out of connections what was only looked at, after the turn's writes and before the sleep.
     fn discard_peeked(&mut self) {
         while let Some(index) = self.peeked.pop() {
-            let mut scratch = [0; PEEK_MAX];
-            let Some(conn) = self.link(index).and_then(|link| link.conn.as_mut()) else { continue };
-            if let Err(reason) = take_out(conn, &mut scratch) {
+            let Some(conn) = self.links[index as usize].as_deref_mut().and_then(|link| link.conn.as_mut()) else {
+                continue;
+            };
+            if let Err(reason) = take_out(conn, &mut self.block) {
                 self.lose(index, reason);
             }
         }
@@ -1135,8 +1138,7 @@ impl ShardEngine {
     // ---- 6 claims
 
     /// Claims from ready links: permit first, record second. True if there is more to claim now.
-    fn claim(&mut self, budget: u32) -> bool {
-        let shared = self.core.shared().clone();
+    fn claim(&mut self, shared: &Arc<HostShared>, budget: u32) -> bool {
         let (shard, now) = (self.core.shard, self.core.now);
         self.release_held();
         self.ingress.begin(budget);
@@ -1152,7 +1154,7 @@ impl ShardEngine {
         }
         loop {
             while let Some(pick) = self.ingress.next() {
-                self.claim_run(&shared, pick);
+                self.claim_run(shared, pick);
             }
             let Some((origin, since)) = self.ingress.to_file() else { break };
             match shared.gate.wait(shard, since, now) {
@@ -1198,13 +1200,34 @@ impl ShardEngine {
             }
             Spend::Acquired { cancel: None } => {}
         }
-        let (peer, at) = (link.peer.clone(), link.conn.as_ref().map_or(0, |c| c.link));
+        let local = link.target.dialect == Dialect::Local;
+        // A handler reaches no link: it lies at hand for the run.
+        let Some(mut link) = self.links[index as usize].take() else { return };
+        let (records, resume) = self.claim_from(shared, &mut link, pick.run);
+        let waiters = local && link.target.mark.waiters() > 0;
+        self.links[index as usize] = Some(link);
+        if records == 0 {
+            return self.give_back(1);
+        }
+        self.unclaimed -= u64::from(records);
+        self.ingress.claimed(pick, records, now);
+        if resume {
+            self.unpark(index);
+        }
+        if waiters && !cfg!(afflux_mutation = "room_unoffered") {
+            self.admit_waiters(index);
+        }
+        self.reap(index);
+    }
+
+    /// Claims at most `run` records, and says how many, and whether the source is to be told to go on. The first may
+    /// be claimed.
+    #[inline(never)]
+    fn claim_from(&mut self, shared: &Arc<HostShared>, link: &mut Link, run: u32) -> (u32, bool) {
+        let at = link.conn.as_ref().map_or(0, |c| c.link);
         let (mut records, mut resume) = (0, false);
         let mut claimed = Claimed::default();
-        while records < pick.run
-            && let Some(link) = self.links[index as usize].as_deref_mut()
-            && (records == 0 || hold_reason(&self.core, link).is_none())
-        {
+        while records < run && (records == 0 || hold_reason(&self.core, link).is_none()) {
             if !link.origin.claim_into(&mut self.chunks, &mut claimed) {
                 debug_assert!(false, "ingress knows of a record that its origin does not have");
                 break;
@@ -1217,28 +1240,17 @@ impl ShardEngine {
             link.stale = link.stale.saturating_sub(1);
             records += 1;
             resume |= claimed.resume;
-            self.unclaimed -= 1;
             let Popped { record, stamp, charge } = &mut claimed.popped;
-            if peer.dialect == Dialect::Local {
+            if link.target.dialect == Dialect::Local {
                 // Its send queue was its receive queue.
-                let _ = peer.mark.release(*charge);
+                let _ = link.target.mark.release(*charge);
             }
-            self.core.own(record.charge());
-            shared.leave_line(&shared.owned_line, &peer);
-            self.aged(now.since(Instant(*stamp)));
-            self.dispatch(shared, &peer, at, record);
+            self.core.own(*charge);
+            shared.leave_line(&shared.owned_line, &link.target);
+            self.claimed_of(Instant(*stamp));
+            self.dispatch(shared, &link.peer, at, record, *charge);
         }
-        if records == 0 {
-            return self.give_back(1);
-        }
-        self.ingress.claimed(pick, records, now);
-        if resume {
-            self.unpark(index);
-        }
-        if peer.dialect == Dialect::Local && peer.mark.waiters() > 0 && !cfg!(afflux_mutation = "room_unoffered") {
-            self.admit_waiters(index);
-        }
-        self.reap(index);
+        (records, resume)
     }
 
     /// The link of a queue that has room again is read again.
@@ -1266,18 +1278,21 @@ impl ShardEngine {
         self.held = held;
     }
 
-    /// A record left its queue at this age. Those that arrived together are recorded together.
-    fn aged(&mut self, age: Duration) {
-        if self.same_age.0 != age {
+    /// A record that came at this instant left its queue. The ages of those that came together are recorded together.
+    #[inline]
+    fn claimed_of(&mut self, came: Instant) {
+        if self.same_age.0 != came {
             self.record_ages();
-            self.same_age.0 = age;
+            self.same_age.0 = came;
         }
         self.same_age.1 += 1;
     }
 
     fn record_ages(&mut self) {
-        let (age, records) = std::mem::take(&mut self.same_age);
-        self.latencies.record_many(Latency::QueueAge, age, records);
+        let records = std::mem::take(&mut self.same_age.1);
+        if records > 0 {
+            self.latencies.record_many(Latency::QueueAge, self.core.now.since(self.same_age.0), records);
+        }
     }
 
     fn give_back(&mut self, permits: u32) {
@@ -1297,8 +1312,7 @@ impl ShardEngine {
 
     /// Makes a job of a claimed record, or returns its permit at once.
     #[inline]
-    fn dispatch(&mut self, shared: &Arc<HostShared>, peer: &Peer, link: u64, record: &mut Record) {
-        let charge = record.charge();
+    fn dispatch(&mut self, shared: &Arc<HostShared>, peer: &Peer, link: u64, record: &mut Record, charge: u64) {
         let target: &Arc<Target> = peer;
         let seat = match (record.kind, target.dialect) {
             (Kind::Reply | Kind::Error, _) => {
@@ -1322,7 +1336,7 @@ impl ShardEngine {
             (_, Dialect::Native | Dialect::Local) => match self.seat_of(target.serves, record.channel) {
                 Ok(seat) => Some(seat),
                 Err(why) => {
-                    self.no_handler(target, link, record, why);
+                    self.no_handler(peer, link, record, why);
                     None
                 }
             },
@@ -1338,7 +1352,7 @@ impl ShardEngine {
                         Some(at as u16)
                     }
                     None => {
-                        self.no_handler(target, link, record, "nobody here serves this channel");
+                        self.no_handler(peer, link, record, "nobody here serves this channel");
                         None
                     }
                 }
@@ -1382,40 +1396,27 @@ impl ShardEngine {
         }
     }
 
-    fn no_handler(&mut self, target: &Arc<Target>, link: u64, record: &mut Record, what: &str) {
-        let debt = (record.kind == Kind::Request).then(|| self.debt_of_none(target, link, record));
+    #[cold]
+    fn no_handler(&mut self, peer: &Peer, link: u64, record: &mut Record, what: &str) {
+        let debt = (record.kind == Kind::Request).then(|| debt_of_none(peer, link, record));
         refuse(&self.core, debt, what);
-    }
-
-    /// The answer that is owed to a request which no handler gets.
-    fn debt_of_none(&self, target: &Arc<Target>, link: u64, record: &mut Record) -> Debt {
-        Debt {
-            shared: self.core.shared().clone(),
-            target: target.clone(),
-            link,
-            correlation: record.correlation,
-            envelope: record.envelope.take(),
-            shard: self.core.shard,
-            place: u32::MAX,
-        }
     }
 
     /// A request whose time was up before its turn came: its caller is told, its handler is spared.
     #[cold]
-    fn skip_expired(&mut self, record: &mut Record, charge: u64, target: &Arc<Target>, link: u64) {
+    fn skip_expired(&mut self, record: &mut Record, charge: u64, peer: &Peer, link: u64) {
         let shared = self.core.shared().clone();
         self.core.disown(charge);
         self.give_back(1);
         shared.counts.expired_in_queue.add(1);
-        let debt = self.debt_of_none(target, link, record);
+        let debt = debt_of_none(peer, link, record);
         debt.fail(ErrorKind::DeadlineExceeded, 0, "the request's time was up before its handler could start");
     }
 
     // ---- 7 starts
 
     /// Starts jobs that were claimed and not started at once. True if there is more to do now.
-    fn start_jobs(&mut self, limit: usize) -> bool {
-        let shared = self.core.shared().clone();
+    fn start_jobs(&mut self, shared: &Arc<HostShared>, limit: usize) -> bool {
         let mut n = 0;
         self.core.begin_run(self.run_queue.len().min(limit));
         while n < limit && self.core.may_start() {
@@ -1424,7 +1425,7 @@ impl ShardEngine {
             if !cfg!(afflux_mutation = "target_capped_for_good") {
                 peer.jobs.sub(1);
             }
-            self.start(&shared, &mut record, &peer, terms);
+            self.start(shared, &mut record, &peer, terms);
         }
         self.core.end_run();
         // A job that ended may have made room for the head of an origin that was held.
@@ -1432,7 +1433,7 @@ impl ShardEngine {
         more || ((self.delivered > 0 || n > 0) && !self.held.is_empty())
     }
 
-    #[inline]
+    #[inline(always)]
     fn start(&mut self, shared: &Arc<HostShared>, record: &mut Record, peer: &Peer, terms: JobTerms) {
         let JobTerms { charge, link, deadline, seat } = terms;
         // The jobs before it in this turn took time of their own.
@@ -1441,19 +1442,7 @@ impl ShardEngine {
             return self.skip_expired(record, charge, peer, link);
         }
         let charge = if cfg!(afflux_mutation = "owned_charged_anew") { record.charge() } else { charge };
-        let place = self.core.start_place(charge);
-        let debt = (record.kind == Kind::Request).then(|| {
-            self.core.join_place(place);
-            Debt {
-                shared: shared.clone(),
-                target: Arc::clone(peer),
-                link,
-                correlation: record.correlation,
-                envelope: record.envelope.take(),
-                shard: self.core.shard,
-                place,
-            }
-        });
+        let place = self.core.start_place(charge, if record.kind == Kind::Request { 2 } else { 1 });
         let lineage = Lineage { depth: record.depth.saturating_add(1), deadline };
         self.delivered += 1;
         let seat = &mut self.seats[seat as usize];
@@ -1461,7 +1450,7 @@ impl ShardEngine {
         if !cfg!(afflux_mutation = "permit_after_callback") {
             release_permits(shared, self.core.shard, 1, self.core.now);
         }
-        seat.start(&mut self.core, Start { record, debt, peer: peer.clone(), place, lineage });
+        seat.start(&mut self.core, Start { record, peer, link, place, lineage });
         if cfg!(afflux_mutation = "permit_after_callback") {
             release_permits(shared, self.core.shard, 1, self.core.now);
         }
@@ -1479,13 +1468,13 @@ impl ShardEngine {
     }
 
     /// True if a link stopped on its budget.
-    fn write_links(&mut self) -> bool {
+    fn write_links(&mut self, shared: &Arc<HostShared>) -> bool {
         let mut again = false;
         for _ in 0..self.dirty.len() {
             let Some(index) = self.dirty.pop_front() else { break };
             if let Some(link) = self.links[index as usize].as_deref_mut() {
                 link.dirty = false;
-                again |= self.write_link(index);
+                again |= self.write_link(shared, index);
             }
             if cfg!(afflux_mutation = "blocked_stops_writing") && self.link(index).is_some_and(|link| !link.writable) {
                 self.dirty.push_front(index);
@@ -1495,8 +1484,7 @@ impl ShardEngine {
         again
     }
 
-    fn write_link(&mut self, index: u32) -> bool {
-        let shared = self.core.shared().clone();
+    fn write_link(&mut self, shared: &Arc<HostShared>, index: u32) -> bool {
         let Some(link) = self.links[index as usize].as_deref_mut() else { return false };
         if let Some(detaching) = link.detaching {
             self.detach(index, detaching);
@@ -1507,7 +1495,7 @@ impl ShardEngine {
         }
         let target = link.target.clone();
         if target.dialect == Dialect::Subscriber {
-            lanes::drive_completion(&shared, &target);
+            lanes::drive_completion(shared, &target);
             return false;
         }
         let mut writer = match target.application.try_take() {
@@ -1536,21 +1524,21 @@ impl ShardEngine {
             }
         }
         if writer.transport.is_none() {
-            lanes::let_go(&shared, &target, writer);
+            lanes::let_go(shared, &target, writer);
             return false;
         }
         let given_up = target.given_up.get();
         if std::mem::replace(&mut writer.given_up, given_up) != given_up {
-            discard_given_up(&shared, &target, &mut writer);
+            discard_given_up(shared, &target, &mut writer);
         }
         let mut budget = shared.plan.turn.write_bytes_per_link;
         let flushed = loop {
             while writer.egress.room(BATCH) {
                 let staged = link.outbox.take(&mut self.chunks, |head, taken| {
-                    if is_cancelled(&shared, head.kind, head.correlation) {
+                    if is_cancelled(shared, head.kind, head.correlation) {
                         discard(&target, head.charge);
                     } else if !lanes::stage_taken(&mut writer, head, taken) {
-                        refuse_unserved(&shared, &target, head);
+                        refuse_unserved(shared, &target, head);
                     }
                 });
                 if staged.is_none() {
@@ -1566,7 +1554,7 @@ impl ShardEngine {
         };
         link.writable = flushed != Flushed::Blocked;
         let more = flushed == Flushed::Empty && !link.outbox.is_empty();
-        lanes::let_go(&shared, &target, writer);
+        lanes::let_go(shared, &target, writer);
         if target.dialect == Dialect::Stream {
             let moved = budget < shared.plan.turn.write_bytes_per_link;
             self.client_flushed(index, moved, flushed == Flushed::Broken);
@@ -1612,6 +1600,12 @@ impl Iterator for Run<'_, '_> {
         *self.left -= 1;
         self.batch.next().map(|outgoing| outgoing.record)
     }
+}
+
+/// The answer that is owed to a request which no handler gets.
+fn debt_of_none(peer: &Peer, link: u64, record: &mut Record) -> Debt {
+    let (correlation, envelope) = (record.correlation, record.envelope.take());
+    Debt { party: peer.clone(), link, correlation, envelope, place: u32::MAX }
 }
 
 /// What was cancelled before it left is never sent.
@@ -1679,13 +1673,14 @@ struct Used {
     commands: u32,
 }
 
-/// Takes out of the connection what was only looked at.
-fn take_out(conn: &mut Conn, scratch: &mut [u8]) -> Result<(), String> {
+/// Takes out of the connection what was only looked at, into the beginning of `block`. Where it lies already, it is
+/// read over itself and stays what it is.
+fn take_out(conn: &mut Conn, block: &mut [u8]) -> Result<(), String> {
+    let mut at = 0;
     while conn.peeked > 0 {
-        let most = conn.peeked.min(scratch.len());
-        match conn.transport.read(&mut scratch[..most]) {
+        match conn.transport.read(&mut block[at..at + conn.peeked]) {
             Ok(0) => return Err("the peer closed the connection".into()),
-            Ok(n) => conn.peeked -= n,
+            Ok(n) => (at, conn.peeked) = (at + n, conn.peeked - n),
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e.to_string()),
         }
@@ -1720,7 +1715,6 @@ fn decode(
             let Header { kind, method_len, depth, channel, correlation, expiry_ms } = whole.header;
             let head = Head { kind, depth, channel, correlation, expiry_ms, charge, stamp: core.now.0 };
             link.origin.offer_bytes(chunks, &head, method_len, whole.bytes);
-            settle(shared, link);
             note_decoded(link);
             *offered += 1;
             consumed += whole.consumed;
@@ -1950,7 +1944,7 @@ impl<'a> Pruned<'a> {
 }
 
 /// Returns permits, wakes shards whose tickets were granted, and has a crossing told to the peers.
-#[inline]
+#[inline(always)]
 fn release_permits(shared: &HostShared, shard: ShardId, n: u32, now: Instant) {
     shared.gate.release_and_tell(shard, n, now, |outcome| tell(shared, outcome));
 }

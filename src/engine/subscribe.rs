@@ -187,7 +187,7 @@ impl<H: Handler, F: Fn(usize) -> H> Seat for SubscriberSeat<H, F> {
         let Start { record, peer, place, lineage, .. } = start;
         match Publication::of(take(&mut record.payload)) {
             Some(publication) => {
-                self.0.call(core, place, lineage, peer, |handler, cx| handler.publication(publication, cx));
+                self.0.call(core, place, lineage, peer.clone(), |handler, cx| handler.publication(publication, cx));
             }
             None => debug_assert!(false, "decoded as a publication"),
         }

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Invariants: chunks in front of the tail are full but for less than an entry; `kept` has one record
-//! for each entry that says so, in order; `read` is where the front entry begins. It has no limit of
+//! for each entry that says so, in order; the front entry begins at `read` of `front`, or of `tail` if that
+//! is the only chunk. It has no limit of
 //! its own: what may be added is decided by a mark before. Empty, it owns no memory: its chunks lie in
 //! the [`ChunkPool`] of its shard.
 
@@ -19,6 +20,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::payload::counted;
 use crate::base::record::{Kind, Record};
 use crate::base::unit::{METHOD_LEN_MAX, RECORD_OVERHEAD};
 use crate::plan::{INLINE_RECORD_MIN, QUEUE_CHUNK_BYTES};
@@ -216,10 +218,12 @@ impl Default for Popped {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// In front of `tail`.
+    /// The oldest chunk, if there is one besides `tail`.
+    front: Chunk,
+    /// Between `front` and `tail`.
     full: VecDeque<Chunk>,
     tail: Chunk,
-    /// Where the front entry begins, in the front chunk.
+    /// Where the front entry begins, in the oldest chunk.
     read: usize,
     kept: VecDeque<Record>,
     len: usize,
@@ -294,8 +298,7 @@ impl Backlog {
         if self.len == 0 {
             return None;
         }
-        let (chunk, at) = self.front_at();
-        chunk[at..].first_chunk().map(|entry| read_entry(entry).0)
+        self.oldest()[self.read..].first_chunk().map(|entry| read_entry(entry).0)
     }
 
     /// Takes the oldest record out.
@@ -306,7 +309,7 @@ impl Backlog {
 
     /// Takes the oldest record out, into a place that is used again and again: a record is too large to
     /// be moved about. False, and nothing done, if there is none.
-    #[inline]
+    #[inline(never)]
     pub fn pop_into(&mut self, pool: &mut ChunkPool, into: &mut Popped) -> bool {
         let popped = self.pop_with(pool, |head, shape, taken| {
             (into.charge, into.stamp) = (head.charge, head.stamp);
@@ -338,40 +341,30 @@ impl Backlog {
         if self.len == 0 {
             return None;
         }
-        let (_, at) = self.front_at();
-        // The chunk in front of this one held the entry before, and had no room for this one.
-        if at == 0 && self.read > 0 {
-            self.drop_front(pool);
-        }
-        let chunk = match self.full.front() {
-            Some(front) => front,
-            None => &self.tail,
-        };
-        let (head, shape) = read_entry(chunk[at..].first_chunk()?);
+        let chunk = if self.front.is_empty() { &self.tail } else { &self.front };
+        let (head, shape) = read_entry(chunk[self.read..].first_chunk()?);
         self.len -= 1;
-        let begin = at + ENTRY;
-        let len = if shape.kept { 0 } else { shape.len() };
-        let end = begin + len;
-        let result = if shape.kept {
-            let record = self.kept.pop_front()?;
-            self.read = end;
-            then(&head, shape, Taken::Record(record))
-        } else if end <= chunk.len() {
-            self.read = end;
-            let taken = Taken::Bytes { first: &chunk[begin..end], rest: &[], method_len: shape.method as usize };
-            then(&head, shape, taken)
+        let begin = self.read + ENTRY;
+        let end = if shape.kept { begin } else { begin + shape.len() };
+        let over = end.saturating_sub(chunk.len());
+        let taken = if shape.kept {
+            Taken::Record(self.kept.pop_front()?)
         } else {
-            let first = &chunk[begin..];
-            let next = self.full.get(1).unwrap_or(&self.tail);
-            let over = len - first.len();
-            let result =
-                then(&head, shape, Taken::Bytes { first, rest: &next[..over], method_len: shape.method as usize });
+            let next = if over == 0 { &[][..] } else { self.full.front().unwrap_or(&self.tail) };
+            let (first, rest) = (&chunk[begin..end - over], &next[..over]);
+            Taken::Bytes { first, rest, method_len: shape.method as usize }
+        };
+        let result = then(&head, shape, taken);
+        self.read = end;
+        if over > 0 {
             self.drop_front(pool);
             self.read = over;
-            result
-        };
+        }
         if self.len == 0 {
             self.rest(pool);
+        } else if !self.front.is_empty() && self.front.len() - self.read < ENTRY {
+            // It has no room for another entry.
+            self.drop_front(pool);
         }
         Some(result)
     }
@@ -379,6 +372,7 @@ impl Backlog {
     /// Everything is out: gives the memory back.
     #[cold]
     fn rest(&mut self, pool: &mut ChunkPool) {
+        pool.give(std::mem::take(&mut self.front));
         for chunk in std::mem::take(&mut self.full) {
             pool.give(chunk);
         }
@@ -387,21 +381,16 @@ impl Backlog {
         self.read = 0;
     }
 
+    #[inline(never)]
     fn drop_front(&mut self, pool: &mut ChunkPool) {
-        if let Some(chunk) = self.full.pop_front() {
-            pool.give(chunk);
-        }
+        let next = self.full.pop_front().unwrap_or_default();
+        pool.give(std::mem::replace(&mut self.front, next));
         self.read = 0;
     }
 
-    /// The chunk and the place of the front entry; there must be one.
     #[inline(always)]
-    fn front_at(&self) -> (&Chunk, usize) {
-        match self.full.front() {
-            Some(front) if front.len() - self.read >= ENTRY => (front, self.read),
-            Some(_) => (self.full.get(1).unwrap_or(&self.tail), 0),
-            None => (&self.tail, self.read),
-        }
+    fn oldest(&self) -> &Chunk {
+        if self.front.is_empty() { &self.tail } else { &self.front }
     }
 
     #[inline(always)]
@@ -440,7 +429,9 @@ impl Backlog {
     #[inline(never)]
     fn next_chunk(&mut self, pool: &mut ChunkPool) {
         let filled = std::mem::replace(&mut self.tail, pool.take());
-        if filled.capacity() > 0 {
+        if filled.capacity() > 0 && self.front.is_empty() {
+            self.front = filled;
+        } else if filled.capacity() > 0 {
             self.full.push_back(filled);
         }
     }
@@ -452,7 +443,7 @@ fn fill(record: &mut Record, head: &Head, shape: Shape, method_len: usize, first
     if !rest.is_empty() {
         return fill_joined(record, head, shape, method_len, first, rest);
     }
-    let (method, bytes) = first.split_at(method_len);
+    let bytes = &first[method_len..];
     let (envelope, payload) = match shape.envelope {
         NO_ENVELOPE => (None, bytes),
         len => {
@@ -462,8 +453,12 @@ fn fill(record: &mut Record, head: &Head, shape: Shape, method_len: usize, first
     };
     (record.kind, record.depth, record.channel) = (head.kind, head.depth, head.channel);
     (record.correlation, record.expiry_ms) = (head.correlation, head.expiry_ms);
-    record.method.set_bytes(method);
-    record.payload = Bytes::copy_from_slice(payload);
+    record.method.set_bytes(first, method_len);
+    record.payload = match head.kind {
+        // Of a request it is shared more often than not: with its answer, with what it leads to.
+        Kind::Request => counted(payload),
+        _ => Bytes::copy_from_slice(payload),
+    };
     record.envelope = envelope;
 }
 
@@ -585,6 +580,7 @@ mod tests {
         assert!(pool.in_use() > 5);
         while queue.pop(&mut pool).is_some() {}
         assert_eq!((pool.in_use(), pool.kept()), (0, 2));
-        assert_eq!((queue.full.capacity(), queue.tail.capacity(), queue.kept.capacity()), (0, 0, 0));
+        assert_eq!((queue.full.capacity(), queue.kept.capacity()), (0, 0));
+        assert_eq!((queue.front.capacity(), queue.tail.capacity()), (0, 0));
     }
 }

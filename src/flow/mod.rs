@@ -10,6 +10,7 @@ pub mod ingress;
 pub mod link_clock;
 pub mod liveness;
 pub mod origin;
+pub mod payload;
 pub mod pressure;
 pub mod publications;
 pub mod reader;

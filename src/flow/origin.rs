@@ -151,15 +151,18 @@ impl Origin {
 
     #[inline(always)]
     fn account(&mut self, charge: u64) {
-        match self.assembly.take() {
-            Some(assembly) if assembly.exceeds.is_some() => {
-                self.oversize = Some(assembly.drawn_at(assembly.arrived));
+        match self.assembly {
+            Some(assembly) => {
+                self.assembly = None;
+                if assembly.exceeds.is_some() {
+                    self.oversize = Some(assembly.drawn_at(assembly.arrived));
+                }
             }
-            Some(_) => {}
             None => {
                 debug_assert_ne!(self.admits(charge), Admit::No);
-                if self.admits(charge) == Admit::Oversize {
-                    self.oversize = Some(self.excess(charge));
+                let excess = self.excess(charge);
+                if excess > 0 {
+                    self.oversize = Some(excess);
                 }
             }
         }

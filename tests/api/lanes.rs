@@ -91,6 +91,8 @@ fn either_lane_s_end_retires_the_pair_and_keeps_the_queue() {
         );
         let heard = heard.lock().unwrap();
         assert!(heard.windows(2).all(|w| w[0] < w[1]), "in order, and nothing twice: {heard:?}");
+        // It is counted after it was written.
+        until(|| link(&client).queued_bytes == 0);
         let status = link(&client);
         let missing = last + 1 - heard.len() as u64;
         let gaps = heard.windows(2).filter(|w| w[0] + 1 != w[1]).count() + usize::from(heard[0] != 0);
