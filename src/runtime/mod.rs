@@ -15,6 +15,7 @@ pub mod machine;
 pub mod resolver;
 pub mod seat;
 pub mod shard;
+pub mod spin;
 pub mod tcp;
 #[cfg(test)]
 pub mod watchdog;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 
+use super::spin::Spin;
 use super::tcp::Tcp;
 use crate::base::time::Instant;
 use crate::engine::here;
@@ -40,7 +41,7 @@ impl ShardLoop {
     pub fn run(mut self) -> io::Result<()> {
         here::enter_runtime();
         let shared: Arc<HostShared> = self.engine.shared().clone();
-        let mut idle_since: Option<Instant> = None;
+        let mut spin = Spin::default();
         let mut polled = Instant(0);
         loop {
             let now = shared.clock.now();
@@ -50,8 +51,10 @@ impl ShardLoop {
                 self.engine.stop();
                 return Ok(());
             }
+            if turn.again || turn.moved {
+                spin.found(self.idle, now);
+            }
             if turn.again {
-                idle_since = None;
                 // Turns that follow each other at once are short: not each of them pays for a look.
                 if now.since(polled) >= LOOK_EVERY {
                     polled = now;
@@ -59,15 +62,7 @@ impl ShardLoop {
                 }
                 continue;
             }
-            let spin = match self.idle {
-                Idle::Spin => true,
-                Idle::Park => false,
-                Idle::SpinThenPark(time) => now.since(*idle_since.get_or_insert(now)) < time,
-            };
-            if turn.moved {
-                idle_since = None;
-            }
-            if spin {
+            if spin.goes_on(self.idle, now) {
                 self.poll(Some(Duration::ZERO))?;
                 std::hint::spin_loop();
                 continue;
@@ -88,7 +83,6 @@ impl ShardLoop {
             let slept = self.poll(timeout);
             self.wake.awake();
             slept?;
-            idle_since = None;
         }
     }
 
