@@ -42,6 +42,7 @@ impl ShardLoop {
         here::enter_runtime();
         let shared: Arc<HostShared> = self.engine.shared().clone();
         let mut spin = Spin::default();
+        let mut stirred = false;
         let mut polled = Instant(0);
         loop {
             let now = shared.clock.now();
@@ -51,19 +52,20 @@ impl ShardLoop {
                 self.engine.stop();
                 return Ok(());
             }
-            if turn.again || turn.moved {
+            if turn.again || turn.moved || stirred {
                 spin.found(self.idle, now);
             }
+            stirred = false;
             if turn.again {
                 // Turns that follow each other at once are short: not each of them pays for a look.
                 if now.since(polled) >= LOOK_EVERY {
                     polled = now;
-                    self.poll(Some(Duration::ZERO))?;
+                    stirred = self.poll(Some(Duration::ZERO))?;
                 }
                 continue;
             }
             if spin.goes_on(self.idle, now) {
-                self.poll(Some(Duration::ZERO))?;
+                stirred = self.poll(Some(Duration::ZERO))?;
                 std::hint::spin_loop();
                 continue;
             }
@@ -86,9 +88,10 @@ impl ShardLoop {
         }
     }
 
-    fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    /// Looks at the sockets; true if there was anything.
+    fn poll(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         match self.poll.poll(&mut self.events, timeout) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(false),
             other => other?,
         }
         for event in &self.events {
@@ -102,7 +105,7 @@ impl ShardLoop {
                 }
             }
         }
-        Ok(())
+        Ok(!self.events.is_empty())
     }
 
     fn act(&mut self) -> io::Result<()> {
