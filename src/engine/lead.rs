@@ -247,6 +247,49 @@ impl Drop for Leader {
     }
 }
 
+/// Whether shards lead: those that park are not there while a reply is on its way.
+pub fn is_for_shards(shared: &HostShared) -> bool {
+    shared.plan.idle != Idle::Park
+}
+
+/// The lead of a shard that has nothing to do and looks for work, among others for the reply to a request of its own.
+/// No turn runs while it lasts: it is never held across the user's code, and what it reads ends in the next turn.
+/// Dropped, it leaves.
+#[derive(Debug)]
+pub struct IdleLead {
+    leader: Leader,
+    cell: CellId,
+}
+
+impl IdleLead {
+    /// Takes the lead for the sake of a shard's request, if nothing else is owed on the lane and it is likely to pay.
+    pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>, cell: CellId, now: Instant) -> Option<Self> {
+        let may = target.in_flight.ops() == 1
+            && shared.cells.is_live(cell)
+            && target.lane.lock().is_some()
+            && target.spins.is_worth_it()
+            && !cfg!(afflux_mutation = "spinning_shard_reads_nothing");
+        let leader = may.then(|| Leader::begin(shared, target, now)).flatten()?;
+        Some(IdleLead { leader, cell })
+    }
+
+    /// Reads what is there, for whomever it is. True: the shard's own has not come, and may still come here.
+    pub fn read(&mut self, now: Instant) -> bool {
+        self.leader.read(now, false);
+        self.leader.leads() && self.waits()
+    }
+
+    fn waits(&self) -> bool {
+        self.leader.shared.cells.is_live(self.cell)
+    }
+}
+
+impl Drop for IdleLead {
+    fn drop(&mut self) {
+        self.leader.target.spins.note(!self.waits());
+    }
+}
+
 /// Leaves what a leader does not deal with. Called within the turn to read, so it is in order. True: the
 /// completion thread shall read itself.
 #[cold]
