@@ -9,7 +9,8 @@
 //!               leads: follow
 //! ```
 //!
-//! A thread has one block to read into, made when it first leads; a lane has one seat, made likewise.
+//! A thread has one block to read into, made when it first leads; a lane has one seat, made likewise. A shard that
+//! looks for work rather than sleep leads too, without a seat: [`IdleLead`].
 
 use std::cell::Cell;
 use std::mem::take;
