@@ -290,7 +290,7 @@ pub struct Arrived<'a> {
     payload: Payload<'a>,
 }
 
-/// Copied only if somebody takes it.
+/// Copied only if its request seems to live.
 #[derive(Debug)]
 enum Payload<'a> {
     Made(Bytes),

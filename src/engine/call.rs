@@ -461,6 +461,8 @@ impl<K: Terminal> Pending<K> {
                 running.tell(parker::thread_waker());
             }
         }
+        // Whoever called may lead another lane: a reply that it reads wakes tasks of the user's.
+        let stands = parker::stand();
         let _follows = asked.as_ref().filter(|_| self.running().is_some_and(Running::is_live)).map(lead::follow);
         loop {
             if let Some(end) = self.try_take() {
@@ -474,7 +476,7 @@ impl<K: Terminal> Pending<K> {
                 running.shared.expire(running.id, running.tag, running.target.as_ref(), now);
                 continue;
             }
-            parker::park(running.deadline.since(now));
+            stands.park(running.deadline.since(now));
         }
     }
 

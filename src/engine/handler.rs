@@ -63,7 +63,8 @@ impl Request {
         self.method.as_str()
     }
 
-    /// The bytes. Cloning them is cheap and keeps them alive.
+    /// The bytes. Cloning them is cheap and keeps them alive. Do not rely on being their only owner: those of small
+    /// requests are always taken for shared, so making them mutable copies them.
     pub fn payload(&self) -> &Bytes {
         &self.payload
     }

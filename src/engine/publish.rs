@@ -359,12 +359,13 @@ impl Publish {
     /// [`SlowSubscriber::Wait`], it ends at once in `InvalidOperation`; await it there.
     pub fn wait(mut self) -> Result<Published, SendError> {
         let may_block = !here::is_runtime_thread();
+        let stands = parker::stand();
         loop {
             match self.step(&parker::thread_waker(), may_block) {
                 Poll::Ready(end) => return end,
                 Poll::Pending => {
                     let now = self.shared.clock.now();
-                    parker::park(self.waiting.as_ref().map_or(Duration::ZERO, |w| w.end.since(now)));
+                    stands.park(self.waiting.as_ref().map_or(Duration::ZERO, |w| w.end.since(now)));
                 }
             }
         }

@@ -17,8 +17,7 @@ use crate::wire::command::Command;
 use crate::wire::decode::Item;
 use crate::wire::stock::Malformed;
 
-/// Slots of so many requests are given back at once: whoever waits for one waits for no longer than it takes to
-/// end a few.
+/// Slots of so many requests are given back at once, while so many are free: whoever sees its end can ask again.
 const SLOTS: u32 = 16;
 
 /// What one read came to.
@@ -60,7 +59,7 @@ pub fn read(
         if let Some(time) = answer::take_reply(shared, target, arrived, now, wakes) {
             took(time);
             ended += 1;
-            if ended == SLOTS {
+            if ended == SLOTS || shared.slots_are_short(target, SLOTS) {
                 shared.leave_slots(target, take(&mut ended));
             }
         }
@@ -78,7 +77,7 @@ pub fn read(
 }
 
 /// The reply in what the decoder has made, if it is one.
-#[cold]
+#[inline(never)]
 fn made(shared: &HostShared, item: Item, commands: &mut Vec<Command>, over: &mut Option<String>) -> Option<Record> {
     match item {
         Item::Record(record) => return Some(record),

@@ -684,6 +684,13 @@ impl HostShared {
         self.free_slots(target, answered);
     }
 
+    /// Whether fewer than `n` requests could be made of `target` now, or somebody waits until one can.
+    #[inline]
+    pub fn slots_are_short(&self, target: &Target, n: u32) -> bool {
+        let few = |room: &Room| room.ops() + n > room.ops_max();
+        few(&target.in_flight) || few(&self.slots) || target.mark.waiters() > 0
+    }
+
     fn free_slots(&self, target: &Arc<Target>, n: u32) {
         target.in_flight.leave_many(n, 0);
         self.slots.leave_many(n, 0);

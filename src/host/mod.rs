@@ -182,6 +182,7 @@ impl Host {
         let shared = self.shared();
         let end = shared.clock.now().after(timeout);
         let _watch = shared.watchers.watch();
+        let stands = parker::stand();
         loop {
             // By the routes, so that whoever calls next is routed.
             let routes = shared.routes.load();
@@ -200,7 +201,7 @@ impl Host {
                     n.waited = Some(timeout);
                 }));
             }
-            parker::park(end.since(now));
+            stands.park(end.since(now));
         }
     }
 
@@ -260,8 +261,9 @@ impl Host {
     pub fn join(self) -> Result<(), Error> {
         let shared = self.shared();
         let _watch = shared.watchers.watch();
+        let stands = parker::stand();
         while shared.life() == Life::Serving {
-            parker::park(Duration::from_secs(3600));
+            stands.park(Duration::from_secs(3600));
         }
         Err(over(shared))
     }
@@ -314,6 +316,7 @@ fn drain(mut running: Running, deadline: Duration) -> Account {
     // Quiet at two looks with a turn of every shard between them, in which nothing came: what had
     // arrived when the shutdown began is received by then.
     let mut before = None;
+    let stands = parker::stand();
     while shared.clock.now() < end {
         let quiet = shared.is_quiet();
         let seen = (shared.counts.received.get(), shared.shards.iter().map(|p| p.turns.get()).collect::<Vec<_>>());
@@ -330,7 +333,7 @@ fn drain(mut running: Running, deadline: Duration) -> Account {
         for port in &shared.shards {
             port.wake.wake();
         }
-        parker::park(DRAIN_LOOK);
+        stands.park(DRAIN_LOOK);
     }
     let account = Account::of(&shared);
     shared.end_all(ErrorKind::ShuttingDown);

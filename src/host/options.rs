@@ -36,7 +36,8 @@ pub enum IdlePolicy {
     Auto,
     /// Sleep at once. Costs a wake-up, some 5 to 50 us by machine, per message on an idle host.
     Park,
-    /// Look for work for so long, then sleep. More than zero, at most 1 s.
+    /// Look for work for so long, then sleep. More than zero, at most 1 s. Where looking was in vain several times in
+    /// a row it is left out, up to 64 pauses in the traffic: the first messages after a quiet time may meet a sleeper.
     SpinThenPark(Duration),
     /// Never sleep. A whole processor per shard, always.
     Spin,

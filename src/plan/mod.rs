@@ -331,7 +331,7 @@ pub enum Pinning {
 pub enum Idle {
     /// Sleep in the kernel until something comes. The only right choice where threads share processors.
     Park,
-    /// Look for work for so long, then sleep.
+    /// Look for work for so long, then sleep; ever more rarely where that was in vain.
     SpinThenPark(Duration),
     /// Never sleep: a whole processor, always.
     Spin,

@@ -188,9 +188,10 @@ fn live<R: FnOnce() -> io::Result<()>>(
     if let Err(e) = &end {
         let name = thread::current().name().unwrap_or_default().to_owned();
         shared.break_down(format!("thread {name} is gone: {e}"));
+        let stands = parker::stand();
         while !shared.stopping.is_raised() {
             shared.end_all(ErrorKind::Internal);
-            parker::park(STRAGGLERS);
+            stands.park(STRAGGLERS);
         }
     }
     end

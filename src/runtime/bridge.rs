@@ -180,6 +180,7 @@ impl<J: Send + 'static, R: Send + 'static> Bridge<J, R> {
             state.wakers.push_back((id, parker::thread_waker()));
             id
         };
+        let stands = parker::stand();
         loop {
             let now = core.clock.now();
             {
@@ -200,7 +201,7 @@ impl<J: Send + 'static, R: Send + 'static> Bridge<J, R> {
                     None => {}
                 }
             }
-            parker::park(end.since(now));
+            stands.park(end.since(now));
         }
     }
 
@@ -464,6 +465,7 @@ impl<J, R> BridgeTask<J, R> {
         let begin = self.core.clock.now();
         let end = begin.after(timeout);
         self.notify(&parker::thread_waker());
+        let stands = parker::stand();
         loop {
             if let Some(result) = self.try_take() {
                 return result;
@@ -472,7 +474,7 @@ impl<J, R> BridgeTask<J, R> {
             if self.job.is_none() || now >= end {
                 return Err(self.core.late(Detail::NoReply, now.since(begin), Stage::Reply));
             }
-            parker::park(end.since(now));
+            stands.park(end.since(now));
         }
     }
 

@@ -213,10 +213,18 @@ impl<T, R> PostBaton<T, R> {
         PostBaton { baton: Baton::new(value), posts: Mutex::new(Vec::new()) }
     }
 
-    /// Takes the baton, if nobody has it. The holder first takes what was posted, to keep the order.
+    /// Takes the baton, if nobody has it. What was posted before comes after what the holder writes of its own
+    /// accord; see [`PostBaton::is_asked`].
     #[inline]
     pub fn try_take(&self) -> Option<PostHeld<'_, T, R>> {
         self.baton.try_take().map(|held| PostHeld { held, posts: &self.posts })
+    }
+
+    /// Whether something that was posted waits for the next holder: who would keep the order posts too.
+    #[inline]
+    pub fn is_asked(&self) -> bool {
+        // Relaxed: a thread sees what it posted itself, and of others' posts there is no order.
+        self.baton.state.load(Ordering::Relaxed) & MORE != 0
     }
 
     /// Leaves a record. `None`: the present holder will write it. `Some`: there is no holder, the

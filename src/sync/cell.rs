@@ -138,7 +138,8 @@ impl<P, O> Body<P, O> {
         let Body::Payload(payload) = self else { return None };
         // SAFETY: it lies there, and is neither dropped there nor read again: the next line writes over it.
         let payload = unsafe { ptr::read(payload) };
-        mem::forget(mem::replace(self, Body::Empty));
+        // SAFETY: what lay there has been moved out and is not to be dropped.
+        unsafe { ptr::write(self, Body::Empty) };
         Some(payload)
     }
 
@@ -147,7 +148,8 @@ impl<P, O> Body<P, O> {
         let Body::Outcome(outcome) = self else { return None };
         // SAFETY: as above.
         let outcome = unsafe { ptr::read(outcome) };
-        mem::forget(mem::replace(self, Body::Empty));
+        // SAFETY: as above.
+        unsafe { ptr::write(self, Body::Empty) };
         Some(outcome)
     }
 }

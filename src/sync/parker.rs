@@ -5,8 +5,8 @@
 //! does so and *then* wakes. Where the thread sits is behind a lock: whoever wakes it there, or does not,
 //! comes after or before the sitting down, and in the latter case the look finds the end.
 
-use std::cell::OnceCell;
-use std::mem::take;
+use std::cell::{Cell, OnceCell};
+use std::mem::{replace, take};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
@@ -27,7 +27,9 @@ impl Wake for Sleeper {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        match &*self.seat.lock() {
+        // Not under the lock: its first act may be to stand up.
+        let seat = self.seat.lock().clone();
+        match seat {
             Some(seat) => {
                 seat.wake();
             }
@@ -38,6 +40,8 @@ impl Wake for Sleeper {
 
 thread_local! {
     static SLEEPER: OnceCell<Arc<Sleeper>> = const { OnceCell::new() };
+    /// Whether the thread sits: known to itself without the lock.
+    static SITS: Cell<bool> = const { Cell::new(false) };
 }
 
 fn with_sleeper<R>(use_it: impl FnOnce(&Arc<Sleeper>) -> R) -> R {
@@ -55,19 +59,36 @@ pub struct Sitting(Option<Arc<WakeCell>>);
 
 /// From now on the thread's waker wakes by `seat`.
 pub fn sit(seat: &Arc<WakeCell>) -> Sitting {
-    Sitting(with_sleeper(|sleeper| sleeper.seat.lock().replace(seat.clone())))
+    take_seat(Some(seat.clone()))
+}
+
+/// The calling thread, for as long as it sleeps by parking. It may have been called by one who sits.
+pub struct Standing(Option<Sitting>);
+
+/// From now on the thread's waker unparks it. To be done before it looks whether to sleep.
+pub fn stand() -> Standing {
+    Standing((SITS.get() && !cfg!(afflux_mutation = "parks_seated")).then(|| take_seat(None)))
+}
+
+impl Standing {
+    /// Sleeps until the thread's waker is woken, or `timeout` has passed, or for no reason at all: the
+    /// caller looks again.
+    pub fn park(&self, timeout: Duration) {
+        debug_assert!(self.0.is_none() || !SITS.get(), "woken elsewhere");
+        thread::park_timeout(timeout);
+    }
+}
+
+fn take_seat(seat: Option<Arc<WakeCell>>) -> Sitting {
+    SITS.set(seat.is_some());
+    Sitting(with_sleeper(|sleeper| replace(&mut *sleeper.seat.lock(), seat)))
 }
 
 impl Drop for Sitting {
     fn drop(&mut self) {
+        SITS.set(self.0.is_some());
         with_sleeper(|sleeper| *sleeper.seat.lock() = take(&mut self.0));
     }
-}
-
-/// Sleeps until the thread's waker is woken, or `timeout` has passed, or for no reason at all: the
-/// caller looks again.
-pub fn park(timeout: Duration) {
-    thread::park_timeout(timeout);
 }
 
 #[cfg(test)]
@@ -100,6 +121,22 @@ mod tests {
         waker.wake_by_ref();
         assert_eq!((rung.load(Ordering::Relaxed), rung_within.load(Ordering::Relaxed)), (1, 1));
         // A watchdog, if the wake did not unpark.
-        park(Duration::from_secs(60));
+        stand().park(Duration::from_secs(60));
+    }
+
+    /// A waker that a leader calls may be the user's, and wait for something itself.
+    #[test]
+    fn who_parks_within_stands_up() {
+        let seat = Arc::new(WakeCell::new(|| panic!("the thread is not there")));
+        seat.prepare_sleep();
+        let sits = sit(&seat);
+        let stands = stand();
+        thread_waker().wake();
+        // A watchdog, if the wake did not unpark.
+        stands.park(Duration::from_secs(60));
+        drop(stands);
+        assert!(SITS.get(), "it sits again");
+        drop(sits);
+        assert!(!SITS.get());
     }
 }

@@ -75,6 +75,59 @@ fn a_leader_that_is_stuck_holds_up_nobody() {
     });
 }
 
+/// What the user's thread does when it is woken, if it is the thread that it is about: a call of its own.
+struct Asks {
+    thread: ThreadId,
+    echo: afflux::Channel,
+    answered: std::sync::mpsc::Sender<Bytes>,
+}
+
+impl Wake for Asks {
+    fn wake(self: Arc<Self>) {
+        if thread::current().id() == self.thread {
+            let reply = self.echo.request("", "within").timeout(LONG).wait();
+            self.answered.send(reply.unwrap()).unwrap();
+        }
+    }
+}
+
+/// A thread in a wait reads the reply of a future and wakes it, and that waits for a request of its own: on the same
+/// thread, which leads already and has to be woken where it sleeps now.
+#[test]
+fn a_leader_can_be_made_to_wait_for_another_request() {
+    let _dog = watch();
+    let (keep, held) = kept();
+    let host = server("server").channel("keep", keep).channel("echo", asked(echo)).start().unwrap();
+    let client = connected(small("client").connect(address(&host)));
+    let (answered, answers) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        let slow = client.client().channel("keep");
+        let waits = scope.spawn(move || slow.request("", "slow").timeout(LONG).wait());
+        let slow = held.recv().unwrap();
+        let (keep, echo) = (client.client().channel("keep"), client.client().channel("echo"));
+        let waker = Waker::from(Arc::new(Asks { thread: waits.thread().id(), echo, answered }));
+        // Until the waiting thread is the one that reads it.
+        let within = loop {
+            let mut asks = pin!(keep.request("", "quick").timeout(LONG));
+            assert!(asks.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            let (debt, payload) = held.recv().unwrap();
+            debt.reply(payload);
+            let mut end = None;
+            until(|| match asks.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(it) => end.replace(it).is_none(),
+                Poll::Pending => false,
+            });
+            assert_eq!(end.unwrap().unwrap(), "quick");
+            if let Ok(within) = answers.recv_timeout(Duration::from_millis(20)) {
+                break within;
+            }
+        };
+        assert_eq!(within, "within");
+        slow.0.reply(slow.1);
+        assert_eq!(waits.join().unwrap().unwrap(), "slow");
+    });
+}
+
 /// The link of a leader that waits is lost; its request ends, and the next link is led like the first.
 #[test]
 fn a_cut_under_a_leader_ends_its_request() {
