@@ -44,7 +44,7 @@ pub struct Awaited {
     pub since: Instant,
 }
 
-/// The last request that was made here of a lane on which nothing else was owed.
+/// The last request that was made here of a lane on which hardly anything else was owed.
 #[derive(Debug)]
 struct Asked {
     target: Arc<Target>,
@@ -304,7 +304,7 @@ impl Core {
         if !lead::is_for_shards(&self.shared) || self.shared.cells.state(cell) != Some(CellState::Claimed) {
             return;
         }
-        if target.in_flight.ops() > 1 {
+        if !lead::is_nearly_alone(&target) {
             return lead::expect(&target);
         }
         self.expect_reply();
@@ -491,8 +491,7 @@ mod tests {
     #[test]
     fn who_is_not_alone_does_not_lead() {
         let (mut core, (target, lane)) = (core(SPINS), warm(1));
-        ask(&mut core, &target);
-        ask(&mut core, &target);
+        (0..3).for_each(|_| ask(&mut core, &target));
         assert!(lane.0.is_raised() && core.lead(Instant(1)).is_none());
     }
 }

@@ -106,6 +106,9 @@ impl ShardLoop {
             if !waits || self.engine.has_work() {
                 return Ok(false);
             }
+            if lead.is_kept_out() {
+                std::thread::yield_now();
+            }
             if self.poll(Some(Duration::ZERO))? {
                 return Ok(true);
             }
