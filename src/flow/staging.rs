@@ -59,6 +59,12 @@ impl Staging {
         }
     }
 
+    /// Everything, if it lies in one piece.
+    #[inline]
+    pub(super) fn only(&self) -> Option<&[u8]> {
+        self.full.is_empty().then(|| &self.tail[self.read..])
+    }
+
     /// Where the queue begins.
     pub(super) fn start(&self) -> Cursor {
         Cursor { chunk: 0, at: self.read }
@@ -117,7 +123,10 @@ impl Staging {
 
     /// Throws away whatever is left and gives all memory back.
     pub(super) fn rest(&mut self) {
-        *self = Staging::default();
+        if self.full.capacity() > 0 || self.spares.capacity() > 0 {
+            *self = Staging::default();
+        }
+        (self.tail, self.read) = (Vec::new(), 0);
     }
 
     /// Memory held, filled or not.

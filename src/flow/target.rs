@@ -125,9 +125,11 @@ impl<R: Copy + PartialEq> Writer<R> {
     pub fn flush(&mut self, mut done: impl FnMut(R, u64)) -> Flushed {
         let Some(transport) = &self.transport else { return Flushed::Blocked };
         while !self.egress.is_empty() {
-            let mut slices = [io::IoSlice::new(&[]); 32];
-            let n = self.egress.slices(&mut slices);
-            match transport.write(&slices[..n]) {
+            let written = match self.egress.piece() {
+                Some(piece) => transport.write(&[io::IoSlice::new(piece)]),
+                None => write_gathered(&**transport, &self.egress),
+            };
+            match written {
                 Ok(0) => {
                     transport.shutdown();
                     return Flushed::Broken;
@@ -151,6 +153,13 @@ impl<R: Copy + PartialEq> Writer<R> {
         }
         Flushed::Empty
     }
+}
+
+#[inline(never)]
+fn write_gathered<R: Copy + PartialEq>(transport: &dyn Transport, egress: &Egress<R>) -> io::Result<usize> {
+    let mut slices = [io::IoSlice::new(&[]); 32];
+    let n = egress.slices(&mut slices);
+    transport.write(&slices[..n])
 }
 
 impl<R> fmt::Debug for Writer<R> {

@@ -26,6 +26,7 @@ impl SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Instant {
-        Instant(self.start.elapsed().as_nanos() as u64)
+        let d = self.start.elapsed();
+        Instant(d.as_secs() * 1_000_000_000 + u64::from(d.subsec_nanos()))
     }
 }
