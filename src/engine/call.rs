@@ -451,17 +451,19 @@ impl<K: Terminal> Pending<K> {
 
     #[inline(never)]
     fn sleep(mut self) -> Result<K::Ok, K::Err> {
-        let asked = self.running().and_then(|running| running.target.clone());
-        let asked = asked.filter(|_| matches!(K::KIND, Kind::Request));
-        if let (Some(running), Some(target)) = (self.running(), &asked)
-            && running.shared.cells.state(running.id) == Some(CellState::Claimed)
+        let mut asked = None;
+        if let Some(running) = self.running()
+            && let Some(target) = running.target.as_ref().filter(|_| matches!(K::KIND, Kind::Request))
         {
-            lead::wait(&running.shared, target, running.id, running.deadline);
-            if running.is_live() {
-                running.tell(parker::thread_waker());
+            if running.shared.cells.state(running.id) == Some(CellState::Claimed) {
+                lead::wait(&running.shared, target, running.id, running.deadline);
+                if running.is_live() {
+                    running.tell(parker::thread_waker());
+                }
             }
+            asked = running.is_live().then(|| target.clone());
         }
-        let _follows = asked.as_ref().filter(|_| self.running().is_some_and(Running::is_live)).map(lead::follow);
+        let _follows = asked.as_ref().map(lead::follow);
         loop {
             if let Some(end) = self.try_take() {
                 return end;

@@ -107,12 +107,12 @@ pub fn stage_taken(writer: &mut Writer<u16>, head: &Head, taken: Taken<'_>) -> b
 }
 
 /// Writes a lone record on the calling thread: nothing is outstanding for its target, so nothing
-/// can be overtaken. Gives it back if the lane is down or somebody else is writing.
-pub fn write_alone(shared: &HostShared, target: &Arc<Target>, record: Record) -> Option<Record> {
-    let Some(mut writer) = target.application.try_take() else { return Some(record) };
-    let mut left = Some(record);
+/// can be overtaken. False: it was left, because the lane is down or somebody else is writing.
+pub fn write_alone(shared: &HostShared, target: &Arc<Target>, record: &Record) -> bool {
+    let Some(mut writer) = target.application.try_take() else { return false };
+    let mut staged = false;
     if writer.transport.is_some() && writer.egress.is_empty() {
-        left = left.filter(|record| !stage(&mut writer, record, record.charge()));
+        staged = stage(&mut writer, record, record.charge());
         // What is not taken now stays with the baton, in front of everything; the owner hears from
         // the kernel when the lane takes more.
         flush_application(target, &mut writer);
@@ -121,7 +121,7 @@ pub fn write_alone(shared: &HostShared, target: &Arc<Target>, record: Record) ->
         }
     }
     let_go(shared, target, writer);
-    left
+    staged
 }
 
 /// Gives an application lane's baton back; the owner looks at the lane if anybody asked meanwhile.

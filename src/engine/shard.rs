@@ -387,8 +387,9 @@ impl ShardEngine {
         let mut again = self.finish_operations(&shared, turn.done as usize);
         // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
         // first and admitted last, so that nothing of theirs is overtaken.
-        let waiting = self.take_waiting(&shared);
-        if !waiting.is_empty() {
+        let mut waiting = Vec::new();
+        if !port.inbox.is_empty() {
+            waiting = self.take_waiting(&shared);
             // The ring of their handle may have come after the commands were taken.
             self.take_commands();
         }
@@ -420,6 +421,9 @@ impl ShardEngine {
     // ---- 1 commands
 
     fn take_commands(&mut self) {
+        if self.commands.is_empty() {
+            return;
+        }
         for _ in 0..self.commands.len() {
             let Ok(command) = self.commands.try_recv() else { return };
             match command {
@@ -630,8 +634,9 @@ impl ShardEngine {
         }
         let mut n = 0;
         let _held = cfg!(afflux_mutation = "callback_under_lock").then(|| shared.port(shard).pokes.lock());
-        while n < limit {
-            let Some(entry) = shared.cells.pop(shared.cells.done(shard.0)) else { break };
+        let done = shared.cells.done(shard.0);
+        while n < limit && !done.is_empty() {
+            let Some(entry) = shared.cells.pop(done) else { break };
             let Some(outcome) = shared.cells.take(entry.id) else { continue };
             // Nobody: the instance that waited was lost to a panic.
             let Some(awaited) = self.core.awaited(entry.id) else { continue };
