@@ -205,8 +205,22 @@ fn hand_over(target: &Target, replies: &mut Replies, record: &mut Record) {
     }
 }
 
-fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Replies, Post>) {
-    let mut published = Subscribed::new(shared, target);
+fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, held: PostHeld<'_, Replies, Post>) {
+    match Subscribed::new(shared, target) {
+        None => write_rounds(shared, target, held, None),
+        Some(mut published) => {
+            write_rounds(shared, target, held, Some(&mut published));
+            published.end();
+        }
+    }
+}
+
+fn write_rounds(
+    shared: &Arc<HostShared>,
+    target: &Arc<Target>,
+    mut held: PostHeld<'_, Replies, Post>,
+    mut published: Option<&mut Subscribed<'_>>,
+) {
     let mut rounds = 0;
     loop {
         let mut room = false;
@@ -300,9 +314,6 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
             Some(again) => held = again,
             None => break,
         }
-    }
-    if let Some(published) = published {
-        published.end();
     }
 }
 

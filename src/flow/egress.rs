@@ -271,6 +271,15 @@ impl<R: Copy + PartialEq> Egress<R> {
     /// The first `n` bytes of what [`Egress::slices`] showed are out. `done` is told each record,
     /// with its charge, whose last byte was among them, in order.
     pub fn written(&mut self, n: usize, mut done: impl FnMut(R, u64)) {
+        // Mostly that is everything.
+        if n == self.pending && self.commands.is_empty() {
+            for run in self.runs.earlier.iter().chain(&self.runs.last) {
+                (0..run.records).for_each(|_| done(run.keep, run.charge));
+            }
+            (self.records, self.front_written, self.trailing, self.pending) = (0, 0, 0, 0);
+            self.rest();
+            return self.check();
+        }
         let mut left = n;
         let mut of_records = 0;
         while left > 0 {
@@ -340,6 +349,7 @@ impl<R: Copy + PartialEq> Egress<R> {
 
     /// Gives back the memory of a queue without records.
     fn rest(&mut self) {
+        self.runs.last = None;
         give_back(&mut self.runs.earlier);
         give_back(&mut self.large);
         self.staging.rest();
