@@ -455,13 +455,16 @@ impl<K: Terminal> Pending<K> {
         if let Some(running) = self.running()
             && let Some(target) = running.target.as_ref().filter(|_| matches!(K::KIND, Kind::Request))
         {
-            if running.shared.cells.state(running.id) == Some(CellState::Claimed) {
+            let sent = running.shared.cells.state(running.id) == Some(CellState::Claimed);
+            if sent {
                 lead::wait(&running.shared, target, running.id, running.deadline);
-                if running.is_live() {
+            }
+            if running.is_live() {
+                if sent {
                     running.tell(parker::thread_waker());
                 }
+                asked = Some(target.clone());
             }
-            asked = running.is_live().then(|| target.clone());
         }
         let _follows = asked.as_ref().map(lead::follow);
         loop {

@@ -135,7 +135,7 @@ pub fn let_go(shared: &HostShared, target: &Arc<Target>, writer: Held<'_, Writer
 /// admit: it looks at them after each of its own flushes, and is poked after anybody else's.
 pub fn flush_application(target: &Target, writer: &mut Writer<u16>) -> Flushed {
     let mut freed = 0;
-    let flushed = writer.flush(|_, charge| freed += charge);
+    let flushed = writer.flush(|_, charges| freed += charges);
     if freed > 0 {
         // Who waits for the room is the caller's business, see above.
         let _ = target.mark.release(freed);
@@ -275,9 +275,9 @@ fn write_rounds(
                 let mut broken;
                 while {
                     let (mut written, mut bytes) = (0, 0);
-                    let flushed = held.writer.flush(|(), charge| {
-                        written += 1;
-                        bytes += charge;
+                    let flushed = held.writer.flush(|records, charges| {
+                        written += records as u32;
+                        bytes += charges;
                     });
                     if written > 0 {
                         leave_replies(shared, target, written, bytes);

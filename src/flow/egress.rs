@@ -271,10 +271,16 @@ impl<R: Copy + PartialEq> Egress<R> {
     /// The first `n` bytes of what [`Egress::slices`] showed are out. `done` is told each record,
     /// with its charge, whose last byte was among them, in order.
     pub fn written(&mut self, n: usize, mut done: impl FnMut(R, u64)) {
+        self.written_runs(n, |keep, charge, records| (0..records).for_each(|_| done(keep, charge)));
+    }
+
+    /// The same; `done` is told how many records in a row had the same charge.
+    #[inline]
+    pub fn written_runs(&mut self, n: usize, mut done: impl FnMut(R, u64, usize)) {
         // Mostly that is everything.
         if n == self.pending && self.commands.is_empty() {
             for run in self.runs.earlier.iter().chain(&self.runs.last) {
-                (0..run.records).for_each(|_| done(run.keep, run.charge));
+                done(run.keep, run.charge, run.records);
             }
             (self.records, self.front_written, self.trailing, self.pending) = (0, 0, 0, 0);
             self.rest();
@@ -305,7 +311,9 @@ impl<R: Copy + PartialEq> Egress<R> {
             self.front_written = if whole == most { 0 } else { reach - whole * len };
             of_records += step;
             left -= step;
-            (0..whole).for_each(|_| done(front.keep, front.charge));
+            if whole > 0 {
+                done(front.keep, front.charge, whole);
+            }
             front.records -= whole;
             self.records -= whole;
             if front.records == 0 {

@@ -120,9 +120,9 @@ impl<R: Copy + PartialEq> Writer<R> {
         self.channels.get(local as usize).copied().unwrap_or(NO_CHANNEL)
     }
 
-    /// Writes until nothing is left or the transport takes no more. `done` gets each record whose
-    /// last byte was taken, with its charge.
-    pub fn flush(&mut self, mut done: impl FnMut(R, u64)) -> Flushed {
+    /// Writes until nothing is left or the transport takes no more. `done` is told of how many records the
+    /// last byte was taken, and their charges.
+    pub fn flush(&mut self, mut done: impl FnMut(u64, u64)) -> Flushed {
         let Some(transport) = &self.transport else { return Flushed::Blocked };
         while !self.egress.is_empty() {
             let written = match self.egress.piece() {
@@ -135,13 +135,14 @@ impl<R: Copy + PartialEq> Writer<R> {
                     return Flushed::Broken;
                 }
                 Ok(taken) => {
-                    let mut whole = 0;
-                    self.egress.written(taken, |record, charge| {
-                        whole += 1;
-                        done(record, charge);
+                    let (mut whole, mut charges) = (0, 0);
+                    self.egress.written_runs(taken, |_, charge, records| {
+                        whole += records as u64;
+                        charges += records as u64 * charge;
                     });
                     self.written += whole;
                     self.written_ever += whole;
+                    done(whole, charges);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Flushed::Blocked,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
