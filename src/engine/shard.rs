@@ -1236,6 +1236,7 @@ impl ShardEngine {
         let Some(mut link) = self.links[index as usize].take() else { return };
         let (records, resume) = self.claim_from(shared, &mut link, pick.run);
         let waiters = local && link.target.mark.waiters() > 0;
+        let gone = link.target.gone.is_raised();
         self.links[index as usize] = Some(link);
         if records == 0 {
             return self.give_back(1);
@@ -1248,7 +1249,9 @@ impl ShardEngine {
         if waiters && !cfg!(afflux_mutation = "room_unoffered") {
             self.admit_waiters(index);
         }
-        self.reap(index);
+        if gone {
+            self.reap(index);
+        }
     }
 
     /// Claims at most `run` records, and says how many, and whether the source is to be told to go on. The first may

@@ -370,6 +370,7 @@ impl Backlog {
     }
 
     /// Everything is out: gives the memory back.
+    #[inline(always)]
     fn rest(&mut self, pool: &mut ChunkPool) {
         pool.give(std::mem::take(&mut self.tail));
         self.read = 0;
