@@ -451,19 +451,24 @@ impl<K: Terminal> Pending<K> {
 
     #[inline(never)]
     fn sleep(mut self) -> Result<K::Ok, K::Err> {
-        let asked = self.running().and_then(|running| running.target.clone());
-        let asked = asked.filter(|_| matches!(K::KIND, Kind::Request));
-        if let (Some(running), Some(target)) = (self.running(), &asked)
-            && running.shared.cells.state(running.id) == Some(CellState::Claimed)
+        let mut asked = None;
+        if let Some(running) = self.running()
+            && let Some(target) = running.target.as_ref().filter(|_| matches!(K::KIND, Kind::Request))
         {
-            lead::wait(&running.shared, target, running.id, running.deadline);
+            let sent = running.shared.cells.state(running.id) == Some(CellState::Claimed);
+            if sent {
+                lead::wait(&running.shared, target, running.id, running.deadline);
+            }
             if running.is_live() {
-                running.tell(parker::thread_waker());
+                if sent {
+                    running.tell(parker::thread_waker());
+                }
+                asked = Some(target.clone());
             }
         }
         // Whoever called may lead another lane: a reply that it reads wakes tasks of the user's.
         let stands = parker::stand();
-        let _follows = asked.as_ref().filter(|_| self.running().is_some_and(Running::is_live)).map(lead::follow);
+        let _follows = asked.as_ref().map(lead::follow);
         loop {
             if let Some(end) = self.try_take() {
                 return end;

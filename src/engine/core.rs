@@ -191,9 +191,12 @@ impl Core {
     }
 
     /// It is over: what was left is written.
+    #[inline]
     pub fn end_run(&mut self) {
         self.batching = false;
-        self.write_left();
+        if !self.left_for.is_empty() {
+            self.write_left();
+        }
     }
 
     /// Pays a debt, at once or with others of its run.
@@ -225,9 +228,6 @@ impl Core {
     }
 
     fn write_left(&mut self) {
-        if self.left_for.is_empty() {
-            return;
-        }
         self.left = 0;
         self.shared.port(self.shard).left.lock().clear();
         self.shared.port(self.shard).batches.add(1);

@@ -543,12 +543,8 @@ fn begin_request(
     }
     // Nothing stands before it: written on this thread, without a hop, if the baton is free. One of many goes
     // with the others: its write would cost more than its wait.
-    let left = if alone && target.in_flight.ops() <= ALONE_MAX {
-        lanes::write_alone(shared, &target, record)
-    } else {
-        Some(record)
-    };
-    if let Some(record) = left {
+    let lone = alone && target.in_flight.ops() <= ALONE_MAX;
+    if !lone || !lanes::write_alone(shared, &target, &record) {
         push(shared, producer, &target, record);
         *crowded = producer.free() < producer.capacity() / CROWDED;
     }

@@ -107,12 +107,12 @@ pub fn stage_taken(writer: &mut Writer<u16>, head: &Head, taken: Taken<'_>) -> b
 }
 
 /// Writes a lone record on the calling thread: nothing is outstanding for its target, so nothing
-/// can be overtaken. Gives it back if the lane is down or somebody else is writing.
-pub fn write_alone(shared: &HostShared, target: &Arc<Target>, record: Record) -> Option<Record> {
-    let Some(mut writer) = target.application.try_take() else { return Some(record) };
-    let mut left = Some(record);
+/// can be overtaken. False: it was left, because the lane is down or somebody else is writing.
+pub fn write_alone(shared: &HostShared, target: &Arc<Target>, record: &Record) -> bool {
+    let Some(mut writer) = target.application.try_take() else { return false };
+    let mut staged = false;
     if writer.transport.is_some() && writer.egress.is_empty() {
-        left = left.filter(|record| !stage(&mut writer, record, record.charge()));
+        staged = stage(&mut writer, record, record.charge());
         // What is not taken now stays with the baton, in front of everything; the owner hears from
         // the kernel when the lane takes more.
         flush_application(target, &mut writer);
@@ -121,7 +121,7 @@ pub fn write_alone(shared: &HostShared, target: &Arc<Target>, record: Record) ->
         }
     }
     let_go(shared, target, writer);
-    left
+    staged
 }
 
 /// Gives an application lane's baton back; the owner looks at the lane if anybody asked meanwhile.
@@ -135,7 +135,7 @@ pub fn let_go(shared: &HostShared, target: &Arc<Target>, writer: Held<'_, Writer
 /// admit: it looks at them after each of its own flushes, and is poked after anybody else's.
 pub fn flush_application(target: &Target, writer: &mut Writer<u16>) -> Flushed {
     let mut freed = 0;
-    let flushed = writer.flush(|_, charge| freed += charge);
+    let flushed = writer.flush(|_, charges| freed += charges);
     if freed > 0 {
         // Who waits for the room is the caller's business, see above.
         let _ = target.mark.release(freed);
@@ -187,10 +187,13 @@ pub fn leave_answer(shared: &Arc<HostShared>, target: &Arc<Target>, link: u64, r
     }
 }
 
-/// The writer of the completion lane of `target`, if nobody has it and it is that of this attach: what is handed to
-/// it needs no place among the posts.
+/// The writer of the completion lane of `target`, if nobody has it, nothing was left for it and it is that of this
+/// attach: what is handed to it needs no place among the posts.
 #[inline]
 fn take_writer(target: &Target, link: u64) -> Option<PostHeld<'_, Replies, Post>> {
+    if target.completion.is_asked() {
+        return None;
+    }
     target.completion.try_take().filter(|held| held.writer.link == link && link != 0)
 }
 
@@ -205,8 +208,22 @@ fn hand_over(target: &Target, replies: &mut Replies, record: &mut Record) {
     }
 }
 
-fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHeld<'_, Replies, Post>) {
-    let mut published = Subscribed::new(shared, target);
+fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, held: PostHeld<'_, Replies, Post>) {
+    match Subscribed::new(shared, target) {
+        None => write_rounds(shared, target, held, None),
+        Some(mut published) => {
+            write_rounds(shared, target, held, Some(&mut published));
+            published.end();
+        }
+    }
+}
+
+fn write_rounds(
+    shared: &Arc<HostShared>,
+    target: &Arc<Target>,
+    mut held: PostHeld<'_, Replies, Post>,
+    mut published: Option<&mut Subscribed<'_>>,
+) {
     let mut rounds = 0;
     loop {
         let mut room = false;
@@ -261,9 +278,9 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
                 let mut broken;
                 while {
                     let (mut written, mut bytes) = (0, 0);
-                    let flushed = held.writer.flush(|(), charge| {
-                        written += 1;
-                        bytes += charge;
+                    let flushed = held.writer.flush(|records, charges| {
+                        written += records as u32;
+                        bytes += charges;
                     });
                     if written > 0 {
                         leave_replies(shared, target, written, bytes);
@@ -301,9 +318,6 @@ fn write_posts(shared: &Arc<HostShared>, target: &Arc<Target>, mut held: PostHel
             None => break,
         }
     }
-    if let Some(published) = published {
-        published.end();
-    }
 }
 
 /// Stages replies that wait; true if there were any.
@@ -325,7 +339,7 @@ fn stage_reply(target: &Target, writer: &mut Writer<()>, record: &Record, charge
     match target.dialect {
         // An end client has no completion lane: nothing is ever posted for it.
         Dialect::Native | Dialect::Local | Dialect::Stream => {
-            // An answer names no method.
+            debug_assert!(record.method.as_str().is_empty(), "an answer names no method");
             let (header, len) = (Header::of(record, record.channel), record.payload.len());
             let head = |out: &mut Vec<u8>| encode::encode_header(header, len, out);
             writer.egress.push((), charge, head, &record.payload);

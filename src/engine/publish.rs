@@ -573,7 +573,10 @@ impl<'a> Subscribed<'a> {
     pub(super) fn write(&mut self, writer: &mut Writer<()>) {
         loop {
             let mut written = Amount::default();
-            let flushed = writer.flush(|(), charge| written.add(charge));
+            let flushed = writer.flush(|records, charges| {
+                written.records += records;
+                written.bytes += charges;
+            });
             // Before the look at the queue: who publishes later finds nothing outstanding and drives.
             self.publishing.note_written(self.queue, written);
             self.budget = self.budget.saturating_sub(written.bytes);

@@ -335,11 +335,14 @@ impl ShardEngine {
             conn.readable = true;
             self.readable.push_back(key.index);
         }
+        // It is told with everything that comes, and mostly nothing is left to be written: a record is on the mark
+        // until its last byte is out, and what has no charge is written here.
+        let idle = link.writable && link.target.dialect == Dialect::Native && link.target.mark.bytes() == 0;
         if readable && link.client.is_some() {
             self.client_readable(key.index);
         }
-        let Some(link) = self.link(key.index) else { return };
-        if writable {
+        if writable && !idle {
+            let Some(link) = self.link(key.index) else { return };
             link.writable = true;
             if matches!(link.target.dialect, Dialect::Stock | Dialect::Subscriber | Dialect::Publisher(_)) {
                 let target = link.target.clone();
@@ -389,12 +392,15 @@ impl ShardEngine {
         let turn = &shared.plan.turn;
 
         self.take_commands();
-        self.untold.send(|command| shared.completion.command(command));
+        if !self.untold.is_empty() {
+            self.untold.send(|command| shared.completion.command(command));
+        }
         let mut again = self.finish_operations(&shared, turn.done as usize);
         // What a handle sent before it had to wait lies in its ring: operations that wait are fetched
         // first and admitted last, so that nothing of theirs is overtaken.
-        let waiting = self.take_waiting(&shared);
-        if !waiting.is_empty() {
+        let mut waiting = Vec::new();
+        if !port.inbox.is_empty() {
+            waiting = self.take_waiting(&shared);
             // The ring of their handle may have come after the commands were taken.
             self.take_commands();
         }
@@ -429,6 +435,9 @@ impl ShardEngine {
     // ---- 1 commands
 
     fn take_commands(&mut self) {
+        if self.commands.is_empty() {
+            return;
+        }
         for _ in 0..self.commands.len() {
             let Ok(command) = self.commands.try_recv() else { return };
             match command {
@@ -633,13 +642,15 @@ impl ShardEngine {
     /// True if there is more.
     fn finish_operations(&mut self, shared: &Arc<HostShared>, limit: usize) -> bool {
         let shard = self.core.shard;
-        for place in shared.port(shard).finished.take() {
-            self.core.leave_place(place);
+        let finished = &shared.port(shard).finished;
+        if !finished.is_empty() {
+            finished.take().into_iter().for_each(|place| self.core.leave_place(place));
         }
         let mut n = 0;
         let _held = cfg!(afflux_mutation = "callback_under_lock").then(|| shared.port(shard).pokes.lock());
-        while n < limit {
-            let Some(entry) = shared.cells.pop(shared.cells.done(shard.0)) else { break };
+        let done = shared.cells.done(shard.0);
+        while n < limit && !done.is_empty() {
+            let Some(entry) = shared.cells.pop(done) else { break };
             let Some(outcome) = shared.cells.take(entry.id) else { continue };
             // Nobody: the instance that waited was lost to a panic.
             let Some(awaited) = self.core.awaited(entry.id) else { continue };
@@ -668,6 +679,9 @@ impl ShardEngine {
 
     /// Takes what lies in the rings now; what is pushed meanwhile comes next turn. True if anything came.
     fn drain_rings(&mut self) -> bool {
+        if self.rings.iter().all(|ring| ring.is_empty() && !ring.is_abandoned()) {
+            return false;
+        }
         let mut any = false;
         let mut rings = std::mem::take(&mut self.rings);
         rings.retain_mut(|ring| {
@@ -842,6 +856,9 @@ impl ShardEngine {
     }
 
     fn take_pokes(&mut self) {
+        if self.core.shared().port(self.core.shard).pokes.is_empty() {
+            return;
+        }
         for target in self.core.shared().port(self.core.shard).pokes.take() {
             target.poked.lower();
             let Some(&index) = self.by_target.get(&target.id) else { continue };
@@ -1037,20 +1054,33 @@ impl ShardEngine {
         // only read acknowledges at once when it is read empty, and the answer is not to wait for that.
         let mut late = false;
         if let Some(conn) = &mut link.conn {
-            take_out(conn, block)?;
+            if conn.peeked > 0 {
+                take_out(conn, block)?;
+            }
             late = conn.asked && conn.ending.is_none() && !conn.ended;
-            have = conn.carry.len();
-            block[..have].copy_from_slice(&conn.carry);
-            conn.carry = Vec::new();
+            if !conn.carry.is_empty() {
+                have = conn.carry.len();
+                block[..have].copy_from_slice(&conn.carry);
+                conn.carry = Vec::new();
+            }
         }
+        let mut filled = false;
         let more = loop {
-            let used = decode(&self.core, &mut self.chunks, link, &block[..have], offered)?;
+            let mut used = Used { consumed: 0, parked: false, commands: 0 };
+            if have > 0 || filled {
+                used = decode(&self.core, &mut self.chunks, link, &block[..have], offered)?;
+                filled = false;
+            }
             let Some(conn) = &mut link.conn else { break false };
-            block.copy_within(used.consumed..have, 0);
+            if used.consumed < have {
+                block.copy_within(used.consumed..have, 0);
+            }
             have -= used.consumed;
             let many = used.commands == COMMANDS_MAX;
             if used.parked || budget == 0 || !conn.readable || many {
-                conn.carry.extend_from_slice(&block[..have]);
+                if have > 0 {
+                    conn.carry.extend_from_slice(&block[..have]);
+                }
                 break many || (!used.parked && conn.readable);
             }
             // A large body is read where it will stay; everything else goes through the block.
@@ -1077,6 +1107,7 @@ impl ShardEngine {
                     }
                     if in_place {
                         conn.decoder.assembly_filled(n);
+                        filled = true;
                     } else {
                         have += n;
                     }
@@ -1219,6 +1250,7 @@ impl ShardEngine {
         let Some(mut link) = self.links[index as usize].take() else { return };
         let (records, resume) = self.claim_from(shared, &mut link, pick.run);
         let waiters = local && link.target.mark.waiters() > 0;
+        let gone = link.target.gone.is_raised();
         self.links[index as usize] = Some(link);
         if records == 0 {
             return self.give_back(1);
@@ -1231,7 +1263,9 @@ impl ShardEngine {
         if waiters && !cfg!(afflux_mutation = "room_unoffered") {
             self.admit_waiters(index);
         }
-        self.reap(index);
+        if gone {
+            self.reap(index);
+        }
     }
 
     /// Claims at most `run` records, and says how many, and whether the source is to be told to go on. The first may
@@ -1278,6 +1312,9 @@ impl ShardEngine {
 
     /// Origins that were held for a reason of their own are ready again when it is over.
     fn release_held(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
         let mut held = std::mem::take(&mut self.held);
         held.retain(|index| {
             let Some(link) = self.links[*index as usize].as_deref_mut() else { return false };
@@ -1432,16 +1469,18 @@ impl ShardEngine {
     /// Starts jobs that were claimed and not started at once. True if there is more to do now.
     fn start_jobs(&mut self, shared: &Arc<HostShared>, limit: usize) -> bool {
         let mut n = 0;
-        self.core.begin_run(self.run_queue.len().min(limit));
-        while n < limit && self.core.may_start() {
-            let Some(Job { mut record, peer, terms }) = self.run_queue.pop_front() else { break };
-            n += 1;
-            if !cfg!(afflux_mutation = "target_capped_for_good") {
-                peer.jobs.sub(1);
+        if !self.run_queue.is_empty() {
+            self.core.begin_run(self.run_queue.len().min(limit));
+            while n < limit && self.core.may_start() {
+                let Some(Job { mut record, peer, terms }) = self.run_queue.pop_front() else { break };
+                n += 1;
+                if !cfg!(afflux_mutation = "target_capped_for_good") {
+                    peer.jobs.sub(1);
+                }
+                self.start(shared, &mut record, &peer, terms);
             }
-            self.start(shared, &mut record, &peer, terms);
+            self.core.end_run();
         }
-        self.core.end_run();
         // A job that ended may have made room for the head of an origin that was held.
         let more = n == limit && !self.run_queue.is_empty();
         more || ((self.delivered > 0 || n > 0) && !self.held.is_empty())
@@ -1718,6 +1757,9 @@ fn decode(
             return Ok(Used { consumed, parked: false, commands });
         }
         let rest = &input[consumed..];
+        if consumed > 0 && rest.is_empty() {
+            return Ok(Used { consumed, parked: false, commands });
+        }
         if let Some(whole) = conn.decoder.whole(rest)
             && whole.bytes.len() <= INLINE_PAYLOAD_MAX
         {

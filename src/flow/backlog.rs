@@ -370,15 +370,22 @@ impl Backlog {
     }
 
     /// Everything is out: gives the memory back.
-    #[cold]
+    #[inline(always)]
     fn rest(&mut self, pool: &mut ChunkPool) {
+        pool.give(std::mem::take(&mut self.tail));
+        self.read = 0;
+        if self.front.capacity() + self.full.capacity() + self.kept.capacity() > 0 {
+            self.rest_of_many(pool);
+        }
+    }
+
+    #[cold]
+    fn rest_of_many(&mut self, pool: &mut ChunkPool) {
         pool.give(std::mem::take(&mut self.front));
         for chunk in std::mem::take(&mut self.full) {
             pool.give(chunk);
         }
-        pool.give(std::mem::take(&mut self.tail));
         self.kept = VecDeque::new();
-        self.read = 0;
     }
 
     #[inline(never)]

@@ -64,7 +64,7 @@ impl<F: FnOnce(&mut Vec<u8>)> Head for F {
 /// its bytes.
 #[derive(Debug)]
 pub struct Egress<R> {
-    runs: VecDeque<Run<R>>,
+    runs: Runs<R>,
     /// Of all runs.
     records: usize,
     /// Bytes of the front record that are out.
@@ -100,6 +100,44 @@ impl<R> Run<R> {
     }
 }
 
+/// Runs in order. The last lies here itself: a lane that sends one record now and then allocates nothing for it.
+#[derive(Debug)]
+struct Runs<R> {
+    earlier: VecDeque<Run<R>>,
+    last: Option<Run<R>>,
+}
+
+impl<R> Runs<R> {
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.last.is_none()
+    }
+
+    #[inline(always)]
+    fn push(&mut self, run: Run<R>) {
+        if let Some(earlier) = self.last.replace(run) {
+            self.earlier.push_back(earlier);
+        }
+    }
+
+    #[inline(always)]
+    fn front(&self) -> Option<&Run<R>> {
+        self.earlier.front().or(self.last.as_ref())
+    }
+
+    #[inline(always)]
+    fn front_mut(&mut self) -> Option<&mut Run<R>> {
+        self.earlier.front_mut().or(self.last.as_mut())
+    }
+
+    #[inline(always)]
+    fn pop_front(&mut self) {
+        if self.earlier.pop_front().is_none() {
+            self.last = None;
+        }
+    }
+}
+
 /// A payload that is written from where it is, and the staged bytes that go out before it.
 #[derive(Debug)]
 struct Large {
@@ -117,7 +155,7 @@ impl<R: Copy + PartialEq> Egress<R> {
     /// An empty queue; allocates nothing.
     pub fn new() -> Self {
         Egress {
-            runs: VecDeque::new(),
+            runs: Runs { earlier: VecDeque::new(), last: None },
             records: 0,
             front_written: 0,
             staging: Staging::default(),
@@ -178,11 +216,11 @@ impl<R: Copy + PartialEq> Egress<R> {
         debug_assert!(staged > 0, "a record without a byte would never be finished");
         self.pending += staged + large;
         self.records += 1;
-        match self.runs.back_mut() {
+        match &mut self.runs.last {
             Some(last) if (last.keep, last.charge, last.staged, last.large) == (keep, charge, staged, large) => {
                 last.records += 1;
             }
-            _ => self.runs.push_back(Run { keep, charge, staged, large, records: 1 }),
+            _ => self.runs.push(Run { keep, charge, staged, large, records: 1 }),
         }
     }
 
@@ -197,6 +235,12 @@ impl<R: Copy + PartialEq> Egress<R> {
         }
         self.commands.extend_from_slice(frames);
         true
+    }
+
+    /// What is to be written, if it lies in one piece and nothing has to be gathered.
+    #[inline]
+    pub fn piece(&self) -> Option<&[u8]> {
+        if self.large.is_empty() && self.commands.is_empty() { self.staging.only() } else { None }
     }
 
     /// Fills `out` with what is to be written next, in order, and says how many slices those are:
@@ -227,6 +271,21 @@ impl<R: Copy + PartialEq> Egress<R> {
     /// The first `n` bytes of what [`Egress::slices`] showed are out. `done` is told each record,
     /// with its charge, whose last byte was among them, in order.
     pub fn written(&mut self, n: usize, mut done: impl FnMut(R, u64)) {
+        self.written_runs(n, |keep, charge, records| (0..records).for_each(|_| done(keep, charge)));
+    }
+
+    /// The same; `done` is told how many records in a row had the same charge.
+    #[inline]
+    pub fn written_runs(&mut self, n: usize, mut done: impl FnMut(R, u64, usize)) {
+        // Mostly that is everything.
+        if n == self.pending && self.commands.is_empty() {
+            for run in self.runs.earlier.iter().chain(&self.runs.last) {
+                done(run.keep, run.charge, run.records);
+            }
+            (self.records, self.front_written, self.trailing, self.pending) = (0, 0, 0, 0);
+            self.rest();
+            return self.check();
+        }
         let mut left = n;
         let mut of_records = 0;
         while left > 0 {
@@ -252,7 +311,9 @@ impl<R: Copy + PartialEq> Egress<R> {
             self.front_written = if whole == most { 0 } else { reach - whole * len };
             of_records += step;
             left -= step;
-            (0..whole).for_each(|_| done(front.keep, front.charge));
+            if whole > 0 {
+                done(front.keep, front.charge, whole);
+            }
             front.records -= whole;
             self.records -= whole;
             if front.records == 0 {
@@ -296,8 +357,9 @@ impl<R: Copy + PartialEq> Egress<R> {
 
     /// Gives back the memory of a queue without records.
     fn rest(&mut self) {
-        self.runs = VecDeque::new();
-        self.large = VecDeque::new();
+        self.runs.last = None;
+        give_back(&mut self.runs.earlier);
+        give_back(&mut self.large);
         self.staging.rest();
     }
 
@@ -415,7 +477,7 @@ impl<R: Copy + PartialEq> Egress<R> {
     #[inline]
     fn check(&self) {
         debug_assert!(self.runs.front().map_or(self.front_written == 0, |run| self.front_written < run.len()));
-        debug_assert_eq!(self.records, self.runs.iter().map(|run| run.records).sum());
+        debug_assert_eq!(self.records, self.runs.earlier.iter().chain(&self.runs.last).map(|run| run.records).sum());
         debug_assert!(self.front_written == 0 || self.commands_written == 0);
         debug_assert!(self.commands_written < self.commands.len() || self.commands.is_empty());
         debug_assert_eq!(
@@ -423,6 +485,14 @@ impl<R: Copy + PartialEq> Egress<R> {
             self.staging.len() + self.large.iter().map(|large| large.bytes.len()).sum::<usize>()
         );
         debug_assert_eq!(self.pending == 0, self.runs.is_empty());
+    }
+}
+
+/// The memory of an empty queue; mostly it has none.
+#[inline(always)]
+fn give_back<T>(queue: &mut VecDeque<T>) {
+    if queue.capacity() > 0 {
+        *queue = VecDeque::new();
     }
 }
 
@@ -605,7 +675,7 @@ mod tests {
         for id in [7, 7, 7, 8, 7] {
             push(&mut egress, id, b"<>", Bytes::from_static(b"1234"));
         }
-        assert_eq!((egress.runs.len(), egress.staged_records()), (3, 5));
+        assert_eq!((egress.runs.earlier.len(), egress.staged_records()), (2, 5));
         assert_eq!(done(&mut egress, 6 + 1), [(7, 70)]);
         assert_eq!(egress.begun(), Some((1, 6)));
         // Within a run too a command goes in front of the next record.
@@ -631,7 +701,7 @@ mod tests {
         done(&mut egress, 5000 * 64 - 1);
         assert!(egress.staging_capacity() > 0);
         done(&mut egress, 1);
-        assert_eq!((egress.staging_capacity(), egress.runs.capacity(), egress.large.capacity()), (0, 0, 0));
+        assert_eq!((egress.staging_capacity(), egress.runs.earlier.capacity(), egress.large.capacity()), (0, 0, 0));
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! Owns: `full` chunks in order, then `tail`, the one being filled; spare chunks for reuse while
 //! there is anything to write. Invariant: `read <= length of the front chunk`.
 //! Never full by itself: its user bounds what it stages
-//! ([`super::egress::BatchLimit`]). Empty and told to [`Staging::rest`], it owns no memory.
+//! ([`super::egress::BatchLimit`]). Empty and told to [`Staging::rest`], it owns no memory: a thread keeps one chunk of
+//! the first size for whichever lane it writes next.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 /// The first chunk after a rest. A lane that sends one small record now and then should not pay
@@ -18,6 +20,19 @@ const CHUNK: usize = 32 << 10;
 
 /// Written chunks kept for reuse while there is more to write.
 const SPARES_MAX: usize = 4;
+
+thread_local! {
+    /// A first chunk that nobody uses.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+fn first_chunk() -> Vec<u8> {
+    // A thread that ends has none any more.
+    match SPARE.try_with(Cell::take) {
+        Ok(spare) if spare.capacity() == FIRST => spare,
+        _ => Vec::with_capacity(FIRST),
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Staging {
@@ -50,13 +65,22 @@ impl Staging {
 
     #[cold]
     fn next_chunk(&mut self, room: usize) {
-        let fresh = self.tail.capacity() == 0 && room <= FIRST;
+        if self.tail.capacity() == 0 && room <= FIRST {
+            self.tail = first_chunk();
+            return;
+        }
         let next = self.spares.pop().filter(|spare| spare.capacity() >= room);
-        let next = next.unwrap_or_else(|| Vec::with_capacity(if fresh { FIRST } else { CHUNK.max(room) }));
+        let next = next.unwrap_or_else(|| Vec::with_capacity(CHUNK.max(room)));
         let filled = std::mem::replace(&mut self.tail, next);
         if !filled.is_empty() {
             self.full.push_back(filled);
         }
+    }
+
+    /// Everything, if it lies in one piece.
+    #[inline]
+    pub(super) fn only(&self) -> Option<&[u8]> {
+        self.full.is_empty().then(|| &self.tail[self.read..])
     }
 
     /// Where the queue begins.
@@ -117,7 +141,16 @@ impl Staging {
 
     /// Throws away whatever is left and gives all memory back.
     pub(super) fn rest(&mut self) {
-        *self = Staging::default();
+        if self.full.capacity() > 0 || self.spares.capacity() > 0 {
+            *self = Staging::default();
+        }
+        let mut tail = std::mem::take(&mut self.tail);
+        self.read = 0;
+        if tail.capacity() == FIRST {
+            tail.clear();
+            // As above: then it goes.
+            let _ = SPARE.try_with(|spare| spare.set(tail));
+        }
     }
 
     /// Memory held, filled or not.

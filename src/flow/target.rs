@@ -120,26 +120,29 @@ impl<R: Copy + PartialEq> Writer<R> {
         self.channels.get(local as usize).copied().unwrap_or(NO_CHANNEL)
     }
 
-    /// Writes until nothing is left or the transport takes no more. `done` gets each record whose
-    /// last byte was taken, with its charge.
-    pub fn flush(&mut self, mut done: impl FnMut(R, u64)) -> Flushed {
+    /// Writes until nothing is left or the transport takes no more. `done` is told of how many records the
+    /// last byte was taken, and their charges.
+    pub fn flush(&mut self, mut done: impl FnMut(u64, u64)) -> Flushed {
         let Some(transport) = &self.transport else { return Flushed::Blocked };
         while !self.egress.is_empty() {
-            let mut slices = [io::IoSlice::new(&[]); 32];
-            let n = self.egress.slices(&mut slices);
-            match transport.write(&slices[..n]) {
+            let written = match self.egress.piece() {
+                Some(piece) => transport.write(&[io::IoSlice::new(piece)]),
+                None => write_gathered(&**transport, &self.egress),
+            };
+            match written {
                 Ok(0) => {
                     transport.shutdown();
                     return Flushed::Broken;
                 }
                 Ok(taken) => {
-                    let mut whole = 0;
-                    self.egress.written(taken, |record, charge| {
-                        whole += 1;
-                        done(record, charge);
+                    let (mut whole, mut charges) = (0, 0);
+                    self.egress.written_runs(taken, |_, charge, records| {
+                        whole += records as u64;
+                        charges += records as u64 * charge;
                     });
                     self.written += whole;
                     self.written_ever += whole;
+                    done(whole, charges);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Flushed::Blocked,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -151,6 +154,13 @@ impl<R: Copy + PartialEq> Writer<R> {
         }
         Flushed::Empty
     }
+}
+
+#[inline(never)]
+fn write_gathered<R: Copy + PartialEq>(transport: &dyn Transport, egress: &Egress<R>) -> io::Result<usize> {
+    let mut slices = [io::IoSlice::new(&[]); 32];
+    let n = egress.slices(&mut slices);
+    transport.write(&slices[..n])
 }
 
 impl<R> fmt::Debug for Writer<R> {

@@ -387,8 +387,11 @@ impl<P, O> CellPool<P, O> {
     }
 
     /// What `id` leads to now; `None` if it is stale.
+    #[inline]
     pub fn state(&self, id: CellId) -> Option<CellState> {
-        self.read(id, |_| ()).map(|(state, ())| state)
+        // Acquire: pairs with the Release in `publish`.
+        let word = Word(self.cells.0.get(id.index as usize)?.word.load(Ordering::Acquire));
+        published(word).filter(|_| word.generation() == id.generation)
     }
 
     /// True while the operation is waiting or claimed.

@@ -228,7 +228,32 @@ impl PermitGate {
     /// that are not used go back within the turn.
     #[must_use = "what was acquired must be released"]
     pub fn acquire(&self, shard: ShardId, want: u32, now: Instant) -> u32 {
-        let mut desk = None;
+        let mut word = self.word();
+        loop {
+            let permits = self.allowed(word, shard, want);
+            if permits == 0 {
+                return 0;
+            }
+            let new = word.with_in_use(word.in_use() + permits);
+            if self.crossing(new).is_some() {
+                return self.acquire_locked(shard, want, now);
+            }
+            match self.swap(word, new) {
+                Ok(()) => {
+                    // Only after the swap; see the module's text.
+                    self.seats[shard.index()].took(permits);
+                    self.raise_peak(new);
+                    return permits;
+                }
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// The same, within which a threshold may be crossed.
+    #[cold]
+    fn acquire_locked(&self, shard: ShardId, want: u32, now: Instant) -> u32 {
+        let mut desk = self.desk.lock();
         let mut word = self.word();
         loop {
             let permits = self.allowed(word, shard, want);
@@ -237,17 +262,12 @@ impl PermitGate {
             }
             let new = word.with_in_use(word.in_use() + permits);
             let crossed = self.crossing(new);
-            if crossed.is_some() && desk.is_none() {
-                desk = Some(self.desk.lock());
-                word = self.word();
-                continue;
-            }
             match self.swap(word, PermitGate::crossed(new, crossed)) {
                 Ok(()) => {
-                    // Only after the swap; see the module's text.
+                    // As in `acquire`.
                     self.seats[shard.index()].took(permits);
                     self.raise_peak(new);
-                    if let (Some(desk), Some(crossed)) = (&mut desk, crossed) {
+                    if let Some(crossed) = crossed {
                         self.note(&mut desk.tally, crossed, now);
                     }
                     return permits;

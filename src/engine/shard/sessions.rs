@@ -171,6 +171,9 @@ impl ShardEngine {
     /// Sessions that are about to end, after everything that this turn did for them: what else they wait for
     /// wakes the shard. True if there is more to do now.
     pub(super) fn end_sessions(&mut self) -> bool {
+        if self.sessions.ending.is_empty() {
+            return std::mem::take(&mut self.sessions.again);
+        }
         for index in std::mem::take(&mut self.sessions.ending) {
             if let Some(client) = self.client(index) {
                 client.listed = false;
