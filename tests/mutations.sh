@@ -23,6 +23,7 @@ mark_keeps_version      | loom | mark::nothing_is_admitted_above_a_new_limit
 baton_forgets_flag      | loom | baton::
 lazy_wake               | loom | wake::
 tray_left_unseen        | loom | wake::
+writable_unheeded       | sim  | promises
 parks_seated            | lib  | who_parks_within_stands_up
 page_settles_early      | loom | page::a_settled_page_has_the_new_peak
 published_early_version | loom | published::

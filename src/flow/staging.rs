@@ -10,9 +10,11 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+use crate::plan::WRITE_CHUNK_BYTES;
+
 /// The first chunk after a rest. A lane that sends one small record now and then should not pay
 /// for a large buffer each time; allocators serve this size from their fastest list.
-const FIRST: usize = 1 << 10;
+const FIRST: usize = WRITE_CHUNK_BYTES as usize;
 
 /// Every further chunk: some hundred small records, or several of the largest payloads that are
 /// still copied.
@@ -22,7 +24,7 @@ const CHUNK: usize = 32 << 10;
 const SPARES_MAX: usize = 4;
 
 thread_local! {
-    /// A first chunk that nobody uses.
+    /// A first chunk that nobody uses. The ledger has one for each thread that may write.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 

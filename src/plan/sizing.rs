@@ -47,6 +47,8 @@ pub const JOB_BYTES: u64 = 160;
 
 /// A chunk of a queue of records. A queue that holds anything may have one begun and one not used up.
 pub const QUEUE_CHUNK_BYTES: u64 = 4096;
+/// The first chunk of what a thread writes; it keeps one.
+pub const WRITE_CHUNK_BYTES: u64 = 1024;
 
 /// Chunks that a shard keeps for its next burst.
 pub const QUEUE_CHUNKS_KEPT: u64 = 64;

@@ -8,6 +8,7 @@ use crate::plan::{
     INLINE_RECORD_MIN, Idle, JOB_BYTES, LARGE_RECORD_BYTES, LINK_STATE_BYTES, METADATA_BYTES, METER_BYTES,
     QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, SESSION_STATE_BYTES, SMALL_REPLY_MAX, STARTED_BYTES,
     SUBSCRIPTION_BYTES, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, SlowSubscriber, StreamPlan, TICKET_BYTES,
+    WRITE_CHUNK_BYTES,
 };
 use crate::policy::budget::link_marks;
 
@@ -250,6 +251,8 @@ fn overhead(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
         // Those that lead a lane have a second one, as every calling thread that does has its own.
         ledger.add(of("read blocks of leading shards", u64::from(plan.shards), turn.read_block as u64, host, Never));
     }
+    let writers = u64::from(places.caller_rings) + threads;
+    ledger.add(of("first chunks of threads that write", writers, WRITE_CHUNK_BYTES, "the thread's end", Never));
     ledger.add(of("unfinished writes", 2 * links, turn.write_block as u64, "the peer's reading", Park).expecting(0));
     ledger.add(of("caller rings", product(places.caller_rings, plan.ring_slots), RING_SLOT_BYTES, host, Wait));
     ledger.add(of("cells", u64::from(places.cells), CELL_BYTES, "take", Refuse));
