@@ -504,12 +504,19 @@ fn subscription_queue() {
         stuck.read(1);
         settle();
         let row = Row::begin("subscription queue");
-        while publisher.publish("t", payload(size)).wait().unwrap().dropped == 0 {}
-        settle();
-        let status = of(&ticker);
-        let queued = status.subscribers[0].queued;
+        // A writer that is late leaves room in the kernel, and the queue goes there.
+        let mut status;
+        let mut queued;
+        loop {
+            while publisher.publish("t", payload(size)).wait().unwrap().dropped == 0 {}
+            settle();
+            status = of(&ticker);
+            queued = status.subscribers[0].queued;
+            if queued.bytes > MARK / 4 * 3 {
+                break;
+            }
+        }
         assert_eq!(queued.bytes, queued.records * (charge_of(size) + 1 + FRAME_OVERHEAD));
-        assert!(queued.bytes > MARK / 4 * 3, "{queued:?}");
         let heads = if size > 255 { 2 + 9 } else { 2 + 2 };
         row.filled(size, queued.records, queued.records * (charge_of(size) + 1 + heads));
         let dropped = status.dropped.total().records;

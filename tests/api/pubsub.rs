@@ -150,7 +150,8 @@ fn a_stuck_subscriber_costs_the_others_nothing_and_every_drop_is_counted() {
     });
     assert_eq!(callback, slow.dropped.newest);
 
-    // What was queued before the first drop comes without a gap, and then there is room again.
+    // What was not dropped comes in order, and then there is room again. The first drop is at a full queue; the kernel
+    // may have taken some of it before the last.
     let kept = published - 100;
     let mut got = stuck.read(kept as usize);
     until(|| {
@@ -158,9 +159,8 @@ fn a_stuck_subscriber_costs_the_others_nothing_and_every_drop_is_counted() {
         got.extend(stuck.read(1));
         number(&got[got.len() - 1]) == published
     });
-    for (n, payload) in got[..kept as usize].iter().enumerate() {
-        assert_eq!(number(payload), n as u64);
-    }
+    assert!(got[..kept as usize].is_sorted_by(|a, b| number(a) < number(b)));
+    assert!((0..(64 << 10) / CHARGE).all(|n| number(&got[n as usize]) == n), "before the first drop there is no gap");
 }
 
 #[test]
