@@ -7,12 +7,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use afflux::{Context as Cx, Detail, ErrorKind, Host, IdlePolicy, Lane, Request};
+use afflux::{Detail, ErrorKind, Host, IdlePolicy, Lane};
 use bytes::Bytes;
 
 use crate::support::proxy::Proxy;
 use crate::support::{
-    Door, Service, address, as_number, asked, connected, echo, kept, number, server, small, until, until_status, watch,
+    Door, address, as_number, asked, connected, echo, kept, number, server, small, until, until_status, watch,
 };
 
 const LONG: Duration = Duration::from_secs(80);
@@ -240,79 +240,5 @@ fn whoever_asks_and_however_has_his_own_reply() {
             }
         });
         until_status(&client, |s| s.replies == 1200);
-    }
-}
-
-/// A handler that asks "keep" and answers with the end of that.
-fn relay(request: Request, cx: &mut Cx<'_, Service>) {
-    let (responder, payload) = request.into_parts();
-    let asks = cx.channel("keep").request("", payload);
-    asks.then(cx, |_, end, cx| responder.reply_with(cx, end));
-}
-
-const SPINNING: [IdlePolicy; 2] = [IdlePolicy::Spin, IdlePolicy::SpinThenPark(Duration::from_millis(2))];
-
-/// A shard spins for a reply that is long in coming, and reads those of threads and futures meanwhile: each gets
-/// its own, and so does the shard.
-#[test]
-fn a_shard_that_leads_reads_for_all() {
-    let _dog = watch();
-    let (keep, held) = kept();
-    let host = server("server").channel("keep", keep).channel("echo", asked(echo)).start().unwrap();
-    for idle in SPINNING {
-        let client = connected(small("client").connect(address(&host)).idle(idle).channel("relay", asked(relay)));
-        let relays = client.client().channel("relay").request("", "long").timeout(LONG).submit();
-        let (debt, payload) = held.recv().unwrap();
-        thread::scope(|scope| {
-            for caller in 0..3_u64 {
-                let echo = client.client().channel("echo");
-                scope.spawn(move || {
-                    for n in 0..200 {
-                        let asks = echo.request("", number(caller << 32 | n)).timeout(LONG);
-                        let reply = match caller {
-                            0 => asks.wait(),
-                            1 => asks.submit().wait(),
-                            _ => crate::support::block_on(asks),
-                        };
-                        assert_eq!(as_number(&reply.unwrap()), caller << 32 | n);
-                    }
-                });
-            }
-        });
-        debt.reply(payload);
-        assert_eq!(relays.wait().unwrap(), "long");
-    }
-}
-
-/// The link is lost under a shard that leads, and a host ends under one: its request ends, and the next link is
-/// led like the first.
-#[test]
-fn a_cut_under_a_shard_that_leads_ends_its_request() {
-    let _dog = watch();
-    for (idle, cut) in SPINNING.into_iter().zip([Lane::Completion, Lane::Application]) {
-        let (keep, held) = kept();
-        let host = server("server").channel("keep", keep).start().unwrap();
-        let proxy = Proxy::before(&host);
-        let builder = small("client").idle(idle).channel("relay", asked(relay));
-        let builder = builder.reconnect(Duration::from_millis(20), Duration::from_millis(100));
-        let client = connected(builder.connect(proxy.address()));
-        let relay = client.client().channel("relay");
-        for round in 1..=5 {
-            let lost = relay.request("", "lost").timeout(LONG).submit();
-            let debt = held.recv().unwrap();
-            proxy.cut(cut);
-            assert_eq!(lost.wait().unwrap_err().kind(), ErrorKind::Unavailable);
-            drop(debt);
-            until(|| client.status().links_up == round + 1);
-            let kept = relay.request("", "kept").timeout(LONG).submit();
-            let (debt, payload) = held.recv().unwrap();
-            debt.reply(payload);
-            assert_eq!(kept.wait().unwrap(), "kept");
-        }
-        let last = relay.request("", "last").timeout(LONG).submit();
-        let debt = held.recv().unwrap();
-        client.shutdown(Duration::from_millis(20));
-        assert!(matches!(last.wait().unwrap_err().kind(), ErrorKind::ShuttingDown | ErrorKind::Unavailable));
-        drop(debt);
     }
 }
