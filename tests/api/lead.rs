@@ -7,12 +7,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use afflux::{Detail, ErrorKind, Host, IdlePolicy, Lane};
+use afflux::{Context as Cx, Detail, ErrorKind, Host, IdlePolicy, Lane, Request};
 use bytes::Bytes;
 
 use crate::support::proxy::Proxy;
 use crate::support::{
-    Door, address, as_number, asked, connected, echo, kept, number, server, small, until, until_status, watch,
+    Door, Service, address, as_number, asked, connected, echo, kept, number, server, small, until, until_status, watch,
 };
 
 const LONG: Duration = Duration::from_secs(80);
@@ -240,5 +240,49 @@ fn whoever_asks_and_however_has_his_own_reply() {
             }
         });
         until_status(&client, |s| s.replies == 1200);
+    }
+}
+
+/// Asks another before it answers.
+fn relay(request: Request, cx: &mut Cx<'_, Service>) {
+    let (responder, payload) = request.into_parts();
+    let asks = cx.channel("keep").request("", payload);
+    asks.then(cx, |_, end, cx| responder.reply_with(cx, end));
+}
+
+const SPINNING: [IdlePolicy; 2] = [IdlePolicy::Spin, IdlePolicy::SpinThenPark(Duration::from_millis(2))];
+
+/// The link is lost while a shard that spins waits for a reply, and its host ends: its request ends, and the next link
+/// serves like the first.
+#[test]
+fn a_cut_ends_the_request_of_a_shard_that_spins() {
+    let _dog = watch();
+    for (idle, cut) in SPINNING.into_iter().zip([Lane::Completion, Lane::Application]) {
+        let (keep, held) = kept();
+        let host = server("server").channel("keep", keep).start().unwrap();
+        let proxy = Proxy::before(&host);
+        let builder = small("client").idle(idle).channel("relay", asked(relay));
+        let builder = builder.reconnect(Duration::from_millis(20), Duration::from_millis(100));
+        let client = connected(builder.connect(proxy.address()));
+        let relay = client.client().channel("relay");
+        for round in 1..=5 {
+            let lost = relay.request("", "lost").timeout(LONG).submit();
+            let debt = held.recv().unwrap();
+            proxy.cut(cut);
+            assert_eq!(lost.wait().unwrap_err().kind(), ErrorKind::Unavailable);
+            drop(debt);
+            until(|| client.status().links_up == round + 1);
+            // The link is up before the routes say so.
+            client.ready(LONG).unwrap();
+            let kept = relay.request("", "kept").timeout(LONG).submit();
+            let (debt, payload) = held.recv().unwrap();
+            debt.reply(payload);
+            assert_eq!(kept.wait().unwrap(), "kept");
+        }
+        let last = relay.request("", "last").timeout(LONG).submit();
+        let debt = held.recv().unwrap();
+        client.shutdown(Duration::from_millis(20));
+        assert!(matches!(last.wait().unwrap_err().kind(), ErrorKind::ShuttingDown | ErrorKind::Unavailable));
+        drop(debt);
     }
 }
