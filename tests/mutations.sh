@@ -56,6 +56,8 @@ publications_drop_uncounted | prop | publications::
 stream_limit_ignored    | prop | stream::
 lead_unjudged           | api  | a_leader_that_is_stuck_holds_up_nobody
 lead_word_lost          | sim  | promises
+spinning_shard_reads_nothing | api | a_spinning_shard_reads_its_own_replies
+shard_unexpected        | lib  | a_reply_that_the_shard_does_not_read
 permit_after_callback   | lib  | a_permit_is_back_before_the_first_instruction
 permit_returned_twice   | lib  | a_job_that_may_not_start_keeps_its_permit
 late_admission          | lib  | room_that_comes_after_the_deadline

@@ -406,9 +406,9 @@ impl<K: Terminal> Pending<K> {
         }
     }
 
-    /// The cell, for a shard that keeps the continuation itself; the operation is its own now.
-    pub(crate) fn into_cell(mut self) -> Option<CellId> {
-        self.let_go().map(|running| running.id)
+    /// The cell and who is asked, for a shard that keeps the continuation itself; the operation is its own now.
+    pub(crate) fn into_cell(mut self) -> Option<(CellId, Option<Arc<Target>>)> {
+        self.let_go().map(|running| (running.id, running.target))
     }
 
     /// The end, if it has come. `None` also after it was taken.

@@ -14,10 +14,12 @@ use bytes::Bytes;
 use super::answer::Debt;
 use super::handle::Handle;
 use super::lanes;
+use super::lead::{self, IdleLead};
 use super::shared::{Class, HostShared, Outcome};
 use crate::base::id::{CellId, ShardId};
 use crate::base::time::Instant;
 use crate::flow::target::Target;
+use crate::sync::cell::CellState;
 use crate::sync::task::TaskList;
 
 /// A continuation of one seat. A panic drops continuations whose operations go on: the generation
@@ -40,6 +42,25 @@ pub struct Awaited {
     pub key: ContinuationKey,
     /// The start of the operation.
     pub since: Instant,
+}
+
+/// The last request that was made here of a lane on which hardly anything else was owed.
+#[derive(Debug)]
+struct Asked {
+    target: Arc<Target>,
+    cell: CellId,
+    /// A turn has gone by since.
+    put_off: bool,
+    /// Somebody else sees to the reply while this shard does not lead.
+    expected: bool,
+}
+
+impl Asked {
+    fn expect(&mut self) {
+        if !std::mem::replace(&mut self.expected, true) && !cfg!(afflux_mutation = "shard_unexpected") {
+            lead::expect(&self.target);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -69,6 +90,7 @@ pub struct Core {
     started_peak: u32,
     started_max: u32,
     awaited: HashMap<u32, Awaited>,
+    asked: Option<Asked>,
     at_once: VecDeque<(u16, ContinuationKey, Outcome)>,
     /// Replies of this run of jobs are left for its end.
     batching: bool,
@@ -111,6 +133,7 @@ impl Core {
             started_peak: 0,
             started_max: shared.plan.started_per_shard[shard.index()],
             awaited: HashMap::new(),
+            asked: None,
             at_once: VecDeque::new(),
             batching: false,
             left: 0,
@@ -274,6 +297,55 @@ impl Core {
         self.awaited.insert(cell.index, Awaited { cell, seat, key, since });
     }
 
+    /// A continuation waits for the answer to a request. Where the shard may lead the lane of its reply, nobody was
+    /// told to expect that yet: it is put off until the shard has nothing else to do, for one turn at most.
+    pub fn asked(&mut self, target: Arc<Target>, cell: CellId) {
+        // An operation that waits for room is seen to by whoever ends its wait.
+        if !lead::is_for_shards(&self.shared) || self.shared.cells.state(cell) != Some(CellState::Claimed) {
+            return;
+        }
+        if !lead::is_nearly_alone(&target) {
+            return lead::expect(&target);
+        }
+        self.expect_reply();
+        self.asked = Some(Asked { target, cell, put_off: false, expected: false });
+    }
+
+    /// Sees to it that somebody else reads the reply to what was asked here, if it has not come. Before the shard
+    /// sleeps.
+    pub fn expect_reply(&mut self) {
+        if let Some(asked) = &mut self.asked {
+            if self.shared.cells.is_live(asked.cell) {
+                asked.expect();
+            } else {
+                self.asked = None;
+            }
+        }
+    }
+
+    /// Another turn follows at once. Of several in a row nobody knows when they end.
+    pub fn put_off_lead(&mut self) {
+        if let Some(asked) = &mut self.asked
+            && std::mem::replace(&mut asked.put_off, true)
+        {
+            self.expect_reply();
+        }
+    }
+
+    /// The lead of the lane of that reply, for a shard that has nothing to do. If it does not get it, somebody else
+    /// reads.
+    pub fn lead(&mut self, now: Instant) -> Option<IdleLead> {
+        let asked = self.asked.as_mut()?;
+        let lead = IdleLead::begin(&self.shared, &asked.target, asked.cell, now);
+        if lead.is_some() {
+            // It sees to that when it leaves.
+            asked.expected = true;
+        } else {
+            self.expect_reply();
+        }
+        lead
+    }
+
     /// Who waits for the end of `cell`.
     pub fn awaited(&mut self, cell: CellId) -> Option<Awaited> {
         if self.awaited.get(&cell.index).is_some_and(|a| a.cell == cell) {
@@ -296,5 +368,130 @@ impl Core {
     /// How many of those there are.
     pub fn at_once_len(&self) -> usize {
         self.at_once.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+    use std::io::{self, IoSlice};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::base::id::TargetId;
+    use crate::base::time::Clock;
+    use crate::flow::target::{Dialect, Serves, TargetSpec};
+    use crate::flow::transport::Transport;
+    use crate::plan::{HostPlan, Idle};
+    use crate::sync::cell::{Notify, Terms};
+    use crate::sync::wake::WakeCell;
+    use crate::sync::word::Latch;
+
+    #[derive(Debug)]
+    struct Noon;
+
+    impl Clock for Noon {
+        fn now(&self) -> Instant {
+            Instant(1)
+        }
+    }
+
+    /// A connection on which nothing comes. It knows whether its poller watches.
+    #[derive(Debug, Default)]
+    struct Silent(Latch);
+
+    impl Transport for Silent {
+        fn read(&self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn write(&self, _: &[IoSlice<'_>]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn shutdown(&self) {}
+
+        fn finish(&self) {}
+
+        fn watch(&self, on: bool) {
+            let _before = if on { self.0.raise() } else { self.0.lower() };
+        }
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    fn core(idle: Idle) -> Core {
+        let plan = Arc::new(HostPlan { idle, ..HostPlan::defaults("here", 1) });
+        let wakes = (0..2).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
+        let (shared, _receivers) = HostShared::new(plan, Arc::new(Noon), wakes);
+        Core::new(shared, ShardId(0))
+    }
+
+    /// A target whose lane was led and left warm: its poller watches nothing.
+    fn warm(id: u32) -> (Arc<Target>, Arc<Silent>) {
+        let target = Arc::new(Target::new(TargetSpec {
+            id: TargetId(id.into()),
+            owner: ShardId(0),
+            dialled: true,
+            dialect: Dialect::Native,
+            serves: Serves::Node,
+            label: "peer".into(),
+            send_mark: 1 << 20,
+            waiting_ops: 16,
+            waiting_bytes: 1 << 20,
+            requests: 16,
+            reply_bytes: 1 << 20,
+            publications: None,
+        }));
+        let lane = Arc::new(Silent::default());
+        *target.lane.lock() = Some(lane.clone());
+        let ticket = target.lead.begin(|| true, |_| ()).expect("nobody leads");
+        assert!(target.lead.leave(ticket, true, || false, |_| ()));
+        (target, lane)
+    }
+
+    /// A request of the shard is accepted there.
+    fn ask(core: &mut Core, target: &Arc<Target>) {
+        assert!(core.shared.enter_slot(target));
+        let place = core.shared.cells.alloc().expect("the first");
+        let id = place.id();
+        let (since, deadline) = (Instant(1), Instant(1 << 40));
+        place.publish_claimed(Terms { deadline, since, tag: 0, notify: Notify::List(0), self_timed: false });
+        core.asked(target.clone(), id);
+    }
+
+    const SPINS: Idle = Idle::SpinThenPark(Duration::from_micros(50));
+
+    #[test]
+    fn a_reply_that_the_shard_does_not_read_is_expected_by_others() {
+        let watched = |lane: &Silent| lane.0.is_raised();
+        let run = |then: fn(&mut Core)| {
+            let (mut core, (target, lane)) = (core(SPINS), warm(1));
+            ask(&mut core, &target);
+            assert!(!watched(&lane), "it is put off");
+            then(&mut core);
+            watched(&lane)
+        };
+        assert!(run(Core::expect_reply), "it sleeps");
+        assert!(!run(Core::put_off_lead), "one turn follows");
+        assert!(
+            run(|core| {
+                core.put_off_lead();
+                core.put_off_lead();
+            }),
+            "turns follow each other"
+        );
+        assert!(!run(|core| std::mem::forget(core.lead(Instant(1)).expect("nobody leads"))), "it leads");
+        assert!(run(|core| drop(core.lead(Instant(1)))), "it leads no more");
+        assert!(run(|core| ask(core, &warm(2).0)), "it asks elsewhere");
+    }
+
+    #[test]
+    fn who_is_not_alone_does_not_lead() {
+        let (mut core, (target, lane)) = (core(SPINS), warm(1));
+        (0..3).for_each(|_| ask(&mut core, &target));
+        assert!(lane.0.is_raised() && core.lead(Instant(1)).is_none());
     }
 }

@@ -532,8 +532,13 @@ fn begin_request(
     if place.publish_claimed(waiter.terms(since, deadline, tag)) {
         shared.completion.wake.wake();
     }
-    // A thread that waits leads, or does the same when it cannot.
-    if !matches!(waiter, Waiter::ThisThread) {
+    // Who leads does the same when it cannot.
+    let leads = match waiter {
+        Waiter::ThisThread => true,
+        Waiter::Shard(_) => lead::is_for_shards(shared),
+        Waiter::Nobody | Waiter::Task(_) => false,
+    };
+    if !leads {
         lead::expect(&target);
     }
     // Nothing stands before it: written on this thread, without a hop, if the baton is free. One of many goes

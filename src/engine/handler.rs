@@ -19,7 +19,7 @@ use super::publish::Publisher;
 use super::seat::{Continuations, Peer};
 use super::shared::Outcome;
 use crate::base::error::{Error, ErrorKind, RequestError};
-use crate::base::record::Method;
+use crate::base::record::{Kind, Method};
 use crate::pattern::route::Named;
 use crate::wire::stock::Publication;
 
@@ -453,7 +453,12 @@ impl<K: Terminal> Op<'_, K> {
         let since = cx.core.now;
         match self.start(Waiter::Shard(cx.core.shard)) {
             Started::Waits(pending) => match pending.into_cell() {
-                Some(cell) => cx.core.await_cell(cell, cx.seat, key, since),
+                Some((cell, target)) => {
+                    cx.core.await_cell(cell, cx.seat, key, since);
+                    if let Some(target) = target.filter(|_| K::KIND == Kind::Request) {
+                        cx.core.asked(target, cell);
+                    }
+                }
                 None => debug_assert!(false, "a started operation has a cell"),
             },
             Started::Ended(outcome) => cx.core.end_at_once(cx.seat, key, outcome),

@@ -9,7 +9,8 @@
 //!               leads: follow
 //! ```
 //!
-//! A thread has one block to read into, made when it first leads; a lane has one seat, made likewise.
+//! A thread has one block to read into, made when it first leads; a lane has one seat, made likewise. A shard that
+//! looks for work rather than sleep leads too, without a seat: [`IdleLead`].
 
 use std::cell::Cell;
 use std::mem::take;
@@ -70,6 +71,8 @@ pub struct Leader {
     more: bool,
     /// Something was read that lies in the connection still.
     peeked: bool,
+    /// Somebody else had the turn to read at the last look.
+    kept_out: bool,
     /// The peer's end was seen.
     ended: bool,
     /// The link is over, or the completion thread is behind: nothing for a leader.
@@ -123,6 +126,7 @@ impl Leader {
             close: now.since(Instant(target.led_read_ns.get())) < CLOSE,
             more: false,
             peeked: true,
+            kept_out: false,
             ended: false,
             over: false,
         };
@@ -176,13 +180,13 @@ impl Leader {
     fn read_within(&mut self, late: bool) {
         let Leader { shared, target, kit, now, .. } = self;
         target.lead.renew();
-        self.more = false;
+        (self.more, self.kept_out) = (false, false);
         loop {
             let Some(mut reading) = target.reading.try_take() else {
                 match target.reading.ask() {
                     // The holder looks once more before it lets go; of the end it does not know.
                     Asked::Busy => {
-                        self.more = self.ended;
+                        (self.more, self.kept_out) = (self.ended, true);
                         return;
                     }
                     Asked::Free => continue,
@@ -244,6 +248,61 @@ impl Drop for Leader {
     fn drop(&mut self) {
         self.leave();
         KIT.set(take(&mut self.kit));
+    }
+}
+
+/// Whether shards lead: those that park are not there while a reply is on its way.
+pub fn is_for_shards(shared: &HostShared) -> bool {
+    shared.plan.idle != Idle::Park
+}
+
+/// Whether next to nothing is owed on a lane but one request. The slot of the one before may not be given back yet:
+/// its reply woke the shard in the middle of the completion thread's read, and if they share a processor that does
+/// not go on before the shard gives way. Who would not lead then never would again.
+pub fn is_nearly_alone(target: &Target) -> bool {
+    target.in_flight.ops() <= 2
+}
+
+/// The lead of a shard that has nothing to do and looks for work, among others for the reply to a request of its own.
+/// No turn runs while it lasts: it is never held across the user's code, and what it reads ends in the next turn.
+/// Dropped, it leaves.
+#[derive(Debug)]
+pub struct IdleLead {
+    leader: Leader,
+    cell: CellId,
+}
+
+impl IdleLead {
+    /// Takes the lead for the sake of a shard's request, if hardly anything else is owed on the lane and it is likely to pay.
+    pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>, cell: CellId, now: Instant) -> Option<Self> {
+        let may = is_nearly_alone(target)
+            && shared.cells.is_live(cell)
+            && target.lane.lock().is_some()
+            && target.spins.is_worth_it()
+            && !cfg!(afflux_mutation = "spinning_shard_reads_nothing");
+        let leader = may.then(|| Leader::begin(shared, target, now)).flatten()?;
+        Some(IdleLead { leader, cell })
+    }
+
+    /// Reads what is there, for whomever it is. True: the shard's own has not come, and may still come here.
+    pub fn read(&mut self, now: Instant) -> bool {
+        self.leader.read(now, false);
+        self.leader.leads() && self.waits()
+    }
+
+    /// Somebody else was in the middle of a read. He may share the processor: let him finish.
+    pub fn is_kept_out(&self) -> bool {
+        self.leader.kept_out
+    }
+
+    fn waits(&self) -> bool {
+        self.leader.shared.cells.is_live(self.cell)
+    }
+}
+
+impl Drop for IdleLead {
+    fn drop(&mut self) {
+        self.leader.target.spins.note(!self.waits());
     }
 }
 

@@ -25,7 +25,7 @@ use super::call::{Lineage, taken};
 use super::command::{Attach, CompletionCommand, ShardCommand, Untold};
 use super::core::Core;
 use super::lanes::{self, BATCH};
-use super::lead;
+use super::lead::{self, IdleLead};
 use super::seat::{Peer, Seat, SeatFactory, Start, refuse};
 use super::shared::{Class, HostShared, Outcome, Outgoing, ShardReceiver, TAG_REQUEST, error_record, tag_target};
 use crate::base::error::{Detail, ErrorKind};
@@ -373,6 +373,17 @@ impl ShardEngine {
             || shared.gate.has_grants(self.core.shard)
     }
 
+    /// For a shell that will look for work rather than sleep: the lead of a lane on which a request of this shard is
+    /// owed its reply. To be dropped before the next turn.
+    pub fn lead_while_idle(&mut self, now: Instant) -> Option<IdleLead> {
+        self.core.lead(now)
+    }
+
+    /// For a shell that will sleep, before it announces that: replies to this shard's requests are read by others.
+    pub fn expect_reply(&mut self) {
+        self.core.expect_reply();
+    }
+
     /// One turn.
     pub fn turn(&mut self, now: Instant) -> Turn {
         self.core.now = now;
@@ -411,6 +422,9 @@ impl ShardEngine {
         next = next.min(self.sessions_due());
         if !self.untold.is_empty() {
             next = next.min(now.after(UNTOLD_PAUSE));
+        }
+        if again {
+            self.core.put_off_lead();
         }
         self.core.publish_owned();
         shared.counts.delivered.add(std::mem::take(&mut self.delivered));

@@ -10,6 +10,7 @@ use super::spin::Spin;
 use super::tcp::Tcp;
 use crate::base::time::Instant;
 use crate::engine::here;
+use crate::engine::lead::IdleLead;
 use crate::engine::shard::{LinkKey, ShardAction, ShardEngine};
 use crate::engine::shared::{HostShared, Life};
 use crate::flow::transport::Transport;
@@ -21,6 +22,9 @@ pub const WAKE: Token = Token(usize::MAX);
 
 /// How long a busy shard works without looking for new readiness: some hundred times what a look costs.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+/// How long a shard leads without a turn: whoever judges it counts those.
+const LEAD_TIME: Duration = Duration::from_millis(1);
 
 /// A shard about to run. Built on the thread that will run it.
 pub struct ShardLoop {
@@ -65,10 +69,14 @@ impl ShardLoop {
                 continue;
             }
             if spin.goes_on(self.idle, now) {
-                stirred = self.poll(Some(Duration::ZERO))?;
+                stirred = match self.engine.lead_while_idle(now) {
+                    Some(lead) => self.lead(lead, &spin, now, turn.next)?,
+                    None => self.poll(Some(Duration::ZERO))?,
+                };
                 std::hint::spin_loop();
                 continue;
             }
+            self.engine.expect_reply();
             if turn.moved {
                 // Who filled the rings may share this processor and have more: let him, once.
                 std::thread::yield_now();
@@ -85,6 +93,29 @@ impl ShardLoop {
             let slept = self.poll(timeout);
             self.wake.awake();
             slept?;
+        }
+    }
+
+    /// Reads the lane that it leads and looks at the sockets, until there is something to do, by `next` at the latest;
+    /// true if there was anything at the sockets.
+    fn lead(&mut self, mut lead: IdleLead, spin: &Spin, since: Instant, next: Instant) -> io::Result<bool> {
+        let until = next.min(since.after(LEAD_TIME));
+        loop {
+            let now = self.engine.shared().clock.now();
+            let waits = lead.read(now);
+            if !waits || self.engine.has_work() {
+                return Ok(false);
+            }
+            if lead.is_kept_out() {
+                std::thread::yield_now();
+            }
+            if self.poll(Some(Duration::ZERO))? {
+                return Ok(true);
+            }
+            if now >= until || !spin.lasts(self.idle, now) {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
         }
     }
 

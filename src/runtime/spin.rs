@@ -23,6 +23,15 @@ impl Spin {
         }
     }
 
+    /// Whether the time is not up that [`Spin::goes_on`] has begun.
+    pub fn lasts(&self, idle: Idle, now: Instant) -> bool {
+        match idle {
+            Idle::Park => false,
+            Idle::Spin => true,
+            Idle::SpinThenPark(time) => self.since.is_some_and(|since| now.since(since) < time),
+        }
+    }
+
     /// Whether to look again rather than to sleep. Asked at `now`, with nothing to do.
     pub fn goes_on(&mut self, idle: Idle, now: Instant) -> bool {
         let Idle::SpinThenPark(time) = idle else { return idle == Idle::Spin };

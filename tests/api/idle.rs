@@ -7,9 +7,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use afflux::Host;
+use afflux::{Context, Host, IdlePolicy, Responder};
 
-use crate::support::{address, connected, small, until, watch};
+use crate::support::{Service, address, asked, connected, echo, server, small, until, watch};
 
 /// Long enough that threads which look for work every 10 ms stand out by far.
 const SPAN: Duration = Duration::from_secs(3);
@@ -75,4 +75,29 @@ fn only_heartbeats_wake_hosts_that_have_nothing_to_say() {
         assert!(completion >= beats / 2, "{completion} sleeps: the count sees the {beats} heartbeats");
     }
     assert_eq!((client.status().links_lost, server.status().links_lost), (0, 0));
+}
+
+/// Asks so many times, one after the other, then answers.
+fn ask(left: u64, responder: Responder, cx: &mut Context<'_, Service>) {
+    cx.channel("echo").request("", "x").own_deadline().then(cx, move |_, end, cx| match (end, left) {
+        (Ok(_), 1) => responder.reply(cx, "all"),
+        (Ok(_), _) => ask(left - 1, responder, cx),
+        (Err(error), _) => responder.fail(cx, 1, &error.to_string()),
+    });
+}
+
+/// A shard that looks for work reads the reply that it waits for: its host's completion thread hears of few.
+#[test]
+fn a_spinning_shard_reads_its_own_replies() {
+    const ROUNDS: u64 = 2000;
+    let _dog = watch();
+    let server = server("sps").channel("echo", asked(echo)).start().unwrap();
+    let builder = small("spc").connect(address(&server)).idle(IdlePolicy::Spin);
+    let client = connected(builder.channel("ask", asked(|request, cx| ask(ROUNDS, request.into_parts().0, cx))));
+    let slept = || sleeps("spc").into_iter().find(|(thread, _)| thread.ends_with("-completion")).unwrap().1;
+    let before = slept();
+    let end = client.client().channel("ask").request("", "").timeout(Duration::from_secs(80)).wait();
+    assert_eq!(end.unwrap(), "all");
+    let slept = slept() - before;
+    assert!(slept < ROUNDS / 4, "the completion thread was woken {slept} times");
 }

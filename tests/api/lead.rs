@@ -243,7 +243,7 @@ fn whoever_asks_and_however_has_his_own_reply() {
     }
 }
 
-/// Asks another before it answers.
+/// A handler that asks "keep" and answers with the end of that.
 fn relay(request: Request, cx: &mut Cx<'_, Service>) {
     let (responder, payload) = request.into_parts();
     let asks = cx.channel("keep").request("", payload);
@@ -252,10 +252,42 @@ fn relay(request: Request, cx: &mut Cx<'_, Service>) {
 
 const SPINNING: [IdlePolicy; 2] = [IdlePolicy::Spin, IdlePolicy::SpinThenPark(Duration::from_millis(2))];
 
-/// The link is lost while a shard that spins waits for a reply, and its host ends: its request ends, and the next link
-/// serves like the first.
+/// A shard spins for a reply that is long in coming, and reads those of threads and futures meanwhile: each gets
+/// its own, and so does the shard.
 #[test]
-fn a_cut_ends_the_request_of_a_shard_that_spins() {
+fn a_shard_that_leads_reads_for_all() {
+    let _dog = watch();
+    let (keep, held) = kept();
+    let host = server("server").channel("keep", keep).channel("echo", asked(echo)).start().unwrap();
+    for idle in SPINNING {
+        let client = connected(small("client").connect(address(&host)).idle(idle).channel("relay", asked(relay)));
+        let relays = client.client().channel("relay").request("", "long").timeout(LONG).submit();
+        let (debt, payload) = held.recv().unwrap();
+        thread::scope(|scope| {
+            for caller in 0..3_u64 {
+                let echo = client.client().channel("echo");
+                scope.spawn(move || {
+                    for n in 0..200 {
+                        let asks = echo.request("", number(caller << 32 | n)).timeout(LONG);
+                        let reply = match caller {
+                            0 => asks.wait(),
+                            1 => asks.submit().wait(),
+                            _ => crate::support::block_on(asks),
+                        };
+                        assert_eq!(as_number(&reply.unwrap()), caller << 32 | n);
+                    }
+                });
+            }
+        });
+        debt.reply(payload);
+        assert_eq!(relays.wait().unwrap(), "long");
+    }
+}
+
+/// The link is lost under a shard that leads, and a host ends under one: its request ends, and the next link is
+/// led like the first.
+#[test]
+fn a_cut_under_a_shard_that_leads_ends_its_request() {
     let _dog = watch();
     for (idle, cut) in SPINNING.into_iter().zip([Lane::Completion, Lane::Application]) {
         let (keep, held) = kept();

@@ -11,6 +11,7 @@ use afflux::base::id::ShardId;
 use afflux::base::time::{Clock, Instant};
 use afflux::engine::completion::log_line::Line;
 use afflux::engine::completion::{CompletionAction, CompletionEngine, ConnKey};
+use afflux::engine::lead::IdleLead;
 use afflux::engine::seat::SeatFactory;
 use afflux::engine::shard::{LinkKey, ShardAction, ShardEngine};
 use afflux::engine::shared::{HostShared, Life};
@@ -51,6 +52,8 @@ struct Runner {
     moved: bool,
     next: Instant,
     idle_since: Option<u64>,
+    /// A shard that spins leads the lane of its reply until its next turn.
+    lead: Option<IdleLead>,
     /// The next turn takes so much longer: a callback that blocks.
     stuck: u64,
 }
@@ -71,6 +74,8 @@ pub struct Node {
     pub targets: Vec<Known>,
     pub living: Vec<usize>,
     pub turns: u64,
+    /// How often a shard that spun has led.
+    pub led: u64,
     /// What its completion thread said about links that ended.
     pub ended: Vec<&'static str>,
     /// Say what the host logs.
@@ -173,6 +178,7 @@ impl Node {
                 moved: false,
                 next: Instant(0),
                 idle_since: None,
+                lead: None,
                 stuck: 0,
             })
             .collect();
@@ -186,6 +192,7 @@ impl Node {
             targets: Vec::new(),
             living: Vec::new(),
             turns: 0,
+            led: 0,
             ended: Vec::new(),
             verbose: false,
             ahead,
@@ -292,7 +299,13 @@ impl Node {
             Phase::Asleep | Phase::Waking | Phase::Again | Phase::Turn => {
                 match self.runners[at].phase {
                     Phase::Turn => {}
-                    Phase::Again => self.poll(at, net),
+                    Phase::Again => {
+                        if let Some(mut lead) = self.runners[at].lead.take() {
+                            self.led += 1;
+                            lead.read(Instant(now + self.ahead));
+                        }
+                        self.poll(at, net);
+                    }
                     _ => {
                         self.poll(at, net);
                         self.runners[at].wake.awake();
@@ -301,7 +314,16 @@ impl Node {
                 self.turns += 1;
                 let again = self.turn(at, now, net);
                 let pause = pause + std::mem::take(&mut self.runners[at].stuck);
-                let on = self.spins(at, now, again) || again;
+                let spins = self.spins(at, now, again);
+                let on = spins || again;
+                let (runner, ahead) = (&mut self.runners[at], self.ahead);
+                if let (Engine::Shard(engine), false) = (&mut runner.engine, again) {
+                    if spins {
+                        runner.lead = engine.lead_while_idle(Instant(now + ahead));
+                    } else {
+                        engine.expect_reply();
+                    }
+                }
                 self.runners[at].phase = if on { Phase::Again } else { Phase::Settle };
                 self.schedule(at, now + pause, agenda);
             }

@@ -388,6 +388,7 @@ impl World {
                 Begun::Reply(op) => book.on_replied(op, connection),
             }
         }
+        self.coverage.see("a shard that spins leads", node.led > 0);
         if let Some(text) = node.look_at_line(&mut self.coverage) {
             book.fault(format!("node {}: {text}", node.at));
         }

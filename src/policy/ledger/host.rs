@@ -5,9 +5,10 @@ use super::{Ledger, Reservation, WhenFull};
 use crate::base::unit::{ByteSize, FRAME_OVERHEAD, HEADER_LEN, RECORD_OVERHEAD};
 use crate::plan::{
     CELL_BYTES, CHANNEL_LIST_BYTES, DESTINATION_BYTES, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, HostPlan, Hwm,
-    INLINE_RECORD_MIN, JOB_BYTES, LARGE_RECORD_BYTES, LINK_STATE_BYTES, METADATA_BYTES, METER_BYTES, QUEUE_CHUNK_BYTES,
-    QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, SESSION_STATE_BYTES, SMALL_REPLY_MAX, STARTED_BYTES, SUBSCRIPTION_BYTES,
-    SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, SlowSubscriber, StreamPlan, TICKET_BYTES, WRITE_CHUNK_BYTES,
+    INLINE_RECORD_MIN, Idle, JOB_BYTES, LARGE_RECORD_BYTES, LINK_STATE_BYTES, METADATA_BYTES, METER_BYTES,
+    QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, SESSION_STATE_BYTES, SMALL_REPLY_MAX, STARTED_BYTES,
+    SUBSCRIPTION_BYTES, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, SlowSubscriber, StreamPlan, TICKET_BYTES,
+    WRITE_CHUNK_BYTES,
 };
 use crate::policy::budget::link_marks;
 
@@ -246,6 +247,10 @@ fn overhead(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     let of = Reservation::overhead;
 
     ledger.add(of("read and write blocks", threads, blocks, host, Never));
+    if plan.idle != Idle::Park {
+        // Those that lead a lane have a second one, as every calling thread that does has its own.
+        ledger.add(of("read blocks of leading shards", u64::from(plan.shards), turn.read_block as u64, host, Never));
+    }
     let writers = u64::from(places.caller_rings) + threads;
     ledger.add(of("first chunks of threads that write", writers, WRITE_CHUNK_BYTES, "the thread's end", Never));
     ledger.add(of("unfinished writes", 2 * links, turn.write_block as u64, "the peer's reading", Park).expecting(0));
