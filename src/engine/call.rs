@@ -294,7 +294,7 @@ impl<'a, K: Terminal> Op<'a, K> {
     pub fn submit(self) -> Pending<K> {
         match self.start(Waiter::Nobody) {
             Started::Waits(pending) => pending,
-            Started::Ended(outcome) => Pending::new(Progress::Ended(outcome)),
+            Started::Ended(outcome) => Pending::new(Progress::Ended(Some(outcome))),
         }
     }
 
@@ -348,10 +348,8 @@ pub struct Pending<K: Terminal> {
 enum Progress {
     /// Waits in its cell, or its end lies there.
     Runs(Running),
-    /// Had ended as it was started.
-    Ended(Outcome),
-    /// Its end was taken.
-    Over,
+    /// Had ended as it was started; nothing, if its end was taken.
+    Ended(Option<Outcome>),
 }
 
 struct Running {
@@ -400,7 +398,7 @@ impl<K: Terminal> Pending<K> {
 
     /// Leaves it to itself: this value has nothing to do with it any more.
     fn let_go(&mut self) -> Option<Running> {
-        match mem::replace(&mut self.progress, Progress::Over) {
+        match mem::replace(&mut self.progress, Progress::Ended(None)) {
             Progress::Runs(running) => Some(running),
             _ => None,
         }
@@ -413,18 +411,14 @@ impl<K: Terminal> Pending<K> {
 
     /// The end, if it has come. `None` also after it was taken.
     pub fn try_take(&mut self) -> Option<Result<K::Ok, K::Err>> {
-        let outcome = match &self.progress {
+        let outcome = match &mut self.progress {
             Progress::Runs(running) => {
                 let outcome = running.shared.cells.take(running.id)?;
                 taken(&running.shared, outcome, running.since)
             }
-            Progress::Ended(_) => match mem::replace(&mut self.progress, Progress::Over) {
-                Progress::Ended(outcome) => outcome,
-                _ => return None,
-            },
-            Progress::Over => return None,
+            Progress::Ended(outcome) => return outcome.take().map(K::end),
         };
-        self.progress = Progress::Over;
+        self.progress = Progress::Ended(None);
         Some(K::end(outcome))
     }
 

@@ -131,26 +131,26 @@ impl<P, O> Body<P, O> {
         mem::forget(mem::replace(self, full));
     }
 
-    // Taken from where they lie: what holds either is as large as the larger one.
-
     #[inline]
     fn take_payload(&mut self) -> Option<P> {
-        let Body::Payload(payload) = self else { return None };
-        // SAFETY: it lies there, and is neither dropped there nor read again: the next line writes over it.
-        let payload = unsafe { ptr::read(payload) };
-        // SAFETY: what lay there has been moved out and is not to be dropped.
-        unsafe { ptr::write(self, Body::Empty) };
-        Some(payload)
+        self.take(|body| if let Body::Payload(payload) = body { Some(payload) } else { None })
     }
 
     #[inline]
     fn take_outcome(&mut self) -> Option<O> {
-        let Body::Outcome(outcome) = self else { return None };
-        // SAFETY: as above.
-        let outcome = unsafe { ptr::read(outcome) };
-        // SAFETY: as above.
+        self.take(|body| if let Body::Outcome(outcome) = body { Some(outcome) } else { None })
+    }
+
+    /// The whole content, if `content` says that it is of the right sort: taken from where it lies, because what holds
+    /// either is as large as the larger one.
+    #[inline(always)]
+    fn take<T>(&mut self, content: impl FnOnce(&Self) -> Option<&T>) -> Option<T> {
+        let content: *const T = content(self)?;
+        // SAFETY: it lies there, and is neither dropped there nor read again: the next line writes over it.
+        let taken = unsafe { ptr::read(content) };
+        // SAFETY: what lay there has been moved out and is not to be dropped.
         unsafe { ptr::write(self, Body::Empty) };
-        Some(outcome)
+        Some(taken)
     }
 }
 

@@ -228,49 +228,38 @@ impl PermitGate {
     /// that are not used go back within the turn.
     #[must_use = "what was acquired must be released"]
     pub fn acquire(&self, shard: ShardId, want: u32, now: Instant) -> u32 {
+        self.acquire_at(None, shard, want, now).unwrap_or_else(|| self.acquire_locked(shard, want, now))
+    }
+
+    #[cold]
+    fn acquire_locked(&self, shard: ShardId, want: u32, now: Instant) -> u32 {
+        let acquired = self.acquire_at(Some(&mut self.desk.lock()), shard, want, now);
+        acquired.expect("whoever has the desk may cross")
+    }
+
+    /// `None`: a threshold would be crossed, and for that the desk is needed.
+    #[inline(always)]
+    fn acquire_at(&self, mut desk: Option<&mut Desk>, shard: ShardId, want: u32, now: Instant) -> Option<u32> {
         let mut word = self.word();
         loop {
             let permits = self.allowed(word, shard, want);
             if permits == 0 {
-                return 0;
+                return Some(0);
             }
             let new = word.with_in_use(word.in_use() + permits);
-            if self.crossing(new).is_some() {
-                return self.acquire_locked(shard, want, now);
+            let crossed = self.crossing(new);
+            if crossed.is_some() && desk.is_none() {
+                return None;
             }
-            match self.swap(word, new) {
+            match self.swap(word, PermitGate::crossed(new, crossed)) {
                 Ok(()) => {
                     // Only after the swap; see the module's text.
                     self.seats[shard.index()].took(permits);
                     self.raise_peak(new);
-                    return permits;
-                }
-                Err(now) => word = now,
-            }
-        }
-    }
-
-    /// The same, within which a threshold may be crossed.
-    #[cold]
-    fn acquire_locked(&self, shard: ShardId, want: u32, now: Instant) -> u32 {
-        let mut desk = self.desk.lock();
-        let mut word = self.word();
-        loop {
-            let permits = self.allowed(word, shard, want);
-            if permits == 0 {
-                return 0;
-            }
-            let new = word.with_in_use(word.in_use() + permits);
-            let crossed = self.crossing(new);
-            match self.swap(word, PermitGate::crossed(new, crossed)) {
-                Ok(()) => {
-                    // As in `acquire`.
-                    self.seats[shard.index()].took(permits);
-                    self.raise_peak(new);
-                    if let Some(crossed) = crossed {
+                    if let (Some(desk), Some(crossed)) = (&mut desk, crossed) {
                         self.note(&mut desk.tally, crossed, now);
                     }
-                    return permits;
+                    return Some(permits);
                 }
                 Err(now) => word = now,
             }
