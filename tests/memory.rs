@@ -482,6 +482,42 @@ fn reply_hold() {
     }
 }
 
+/// Threads that ask read their replies themselves, one after the other. All stay, and so many of them keep what they
+/// read into.
+#[test]
+fn threads_that_call() {
+    let _turn = alone();
+    let _dog = watch_for(LONG);
+    let server = support::server("server").channel("echo", asked(support::echo)).start().unwrap();
+    let client = client_of(&server);
+    let echo = client.client().channel("echo");
+    echo.request("", "").wait().unwrap();
+    settle();
+    let row = Row::begin("threads that call");
+    let keepers = i64::from(afflux::plan::KEEPERS_MAX);
+    let threads = keepers + keepers / 2;
+    let door = support::Door::shut();
+    let key = door.key();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (answered, came) = std::sync::mpsc::channel();
+            let (echo, door) = (&echo, door.clone());
+            scope.spawn(move || {
+                answered.send(echo.request("", "hello").timeout(LONG).wait()).unwrap();
+                door.pass();
+            });
+            assert_eq!(came.recv().unwrap().unwrap(), "hello");
+        }
+        let there = live() - row.before;
+        // A block of 64 KiB and a chunk of 1 KiB each; what else a thread of the standard library's has is small.
+        let most = keepers * (65 << 10) + threads * (4 << 10);
+        println!("{threads} threads that call, {keepers} keepers: {there} there");
+        assert!((most / 2..=most + SLACK).contains(&there), "{there} there, {most} at the most");
+        drop(key);
+    });
+    row.drained();
+}
+
 /// What a subscriber does not take lies in its queue. Charged are 32 bytes for the second frame, of which the heads
 /// of both frames are there.
 #[test]

@@ -9,7 +9,7 @@
 //!               leads: follow
 //! ```
 //!
-//! A thread has one block to read into, made when it first leads; a lane has one seat, made likewise. A shard that
+//! A [keeper](crate::sync::keeper) has one block to read into, made when it first leads; a lane has one seat, made likewise. A shard that
 //! looks for work rather than sleep leads too, without a seat: [`IdleLead`].
 
 use std::cell::Cell;
@@ -27,6 +27,7 @@ use crate::flow::transport::Stirred;
 use crate::meter::latency::Latency;
 use crate::plan::Idle;
 use crate::sync::baton::{Asked, Released};
+use crate::sync::keeper::is_keeper;
 use crate::sync::lead::Ticket;
 use crate::sync::parker;
 
@@ -110,9 +111,9 @@ pub fn watch(target: &Target, on: bool) {
 }
 
 impl Leader {
-    /// Takes the lead, if nobody has it. The caller's request is in flight and has not ended.
+    /// Takes the lead, if nobody has it and the thread may keep a block. The caller's request is in flight and has not ended.
     pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>, now: Instant) -> Option<Self> {
-        if target.in_flight.ops() > LEAD_MAX || !target.left.is_empty() {
+        if target.in_flight.ops() > LEAD_MAX || !target.left.is_empty() || !is_keeper() {
             return None;
         }
         let alone = || target.in_flight.ops() <= 1 && target.paused_for(now).is_none();
@@ -273,7 +274,8 @@ pub struct IdleLead {
 }
 
 impl IdleLead {
-    /// Takes the lead for the sake of a shard's request, if hardly anything else is owed on the lane and it is likely to pay.
+    /// Takes the lead for the sake of a shard's request, if hardly anything else is owed on the lane and it is likely
+    /// to pay.
     pub fn begin(shared: &Arc<HostShared>, target: &Arc<Target>, cell: CellId, now: Instant) -> Option<Self> {
         let may = is_nearly_alone(target)
             && shared.cells.is_live(cell)

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Invariants: `front_written < length of the front record`; at most the front record is begun;
-//! neighbours that are alike are one run; commands begun are finished before anything else; pending bytes = staged + large payloads +
-//! commands. When full: the queue itself has no limit, its user asks [`Egress::room`] before each
+//! neighbours that are alike are one run; commands begun are finished before anything else; pending bytes =
+//! staged + large payloads + commands. When full: the queue itself has no limit, its user asks [`Egress::room`] before each
 //! push and leaves the record where it is accounted; commands have [`COMMANDS_MAX`], above which a
 //! push is refused. Empty, it owns no memory.
 

@@ -4,13 +4,14 @@
 //! Owns: `full` chunks in order, then `tail`, the one being filled; spare chunks for reuse while
 //! there is anything to write. Invariant: `read <= length of the front chunk`.
 //! Never full by itself: its user bounds what it stages
-//! ([`super::egress::BatchLimit`]). Empty and told to [`Staging::rest`], it owns no memory: a thread keeps one chunk of
-//! the first size for whichever lane it writes next.
+//! ([`super::egress::BatchLimit`]). Empty and told to [`Staging::rest`], it owns no memory: a thread that is
+//! a [keeper](crate::sync::keeper) keeps one chunk of the first size for whichever lane it writes next.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 
 use crate::plan::WRITE_CHUNK_BYTES;
+use crate::sync::keeper::is_keeper;
 
 /// The first chunk after a rest. A lane that sends one small record now and then should not pay
 /// for a large buffer each time; allocators serve this size from their fastest list.
@@ -24,7 +25,7 @@ const CHUNK: usize = 32 << 10;
 const SPARES_MAX: usize = 4;
 
 thread_local! {
-    /// A first chunk that nobody uses. The ledger has one for each thread that may write.
+    /// A first chunk that nobody uses, of a keeper.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -148,7 +149,7 @@ impl Staging {
         }
         let mut tail = std::mem::take(&mut self.tail);
         self.read = 0;
-        if tail.capacity() == FIRST {
+        if tail.capacity() == FIRST && is_keeper() {
             tail.clear();
             // As above: then it goes.
             let _ = SPARE.try_with(|spare| spare.set(tail));

@@ -47,7 +47,10 @@ pub const JOB_BYTES: u64 = 160;
 
 /// A chunk of a queue of records. A queue that holds anything may have one begun and one not used up.
 pub const QUEUE_CHUNK_BYTES: u64 = 4096;
-/// The first chunk of what a thread writes; it keeps one.
+/// Threads of a process that keep a buffer to read into and a chunk to write from. Others do without.
+pub const KEEPERS_MAX: u32 = 128;
+
+/// The first chunk of what a thread writes.
 pub const WRITE_CHUNK_BYTES: u64 = 1024;
 
 /// Chunks that a shard keeps for its next burst.

@@ -5,6 +5,8 @@
 pub mod baton;
 pub mod cell;
 pub mod gate;
+#[cfg(not(afflux_loom))]
+pub mod keeper;
 pub mod lead;
 pub mod line;
 pub mod lock;

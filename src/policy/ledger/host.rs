@@ -5,7 +5,7 @@ use super::{Ledger, Reservation, WhenFull};
 use crate::base::unit::{ByteSize, FRAME_OVERHEAD, HEADER_LEN, RECORD_OVERHEAD};
 use crate::plan::{
     CELL_BYTES, CHANNEL_LIST_BYTES, DESTINATION_BYTES, ERROR_REPLY_BYTES, HANDSHAKE_BYTES, HostPlan, Hwm,
-    INLINE_RECORD_MIN, Idle, JOB_BYTES, LARGE_RECORD_BYTES, LINK_STATE_BYTES, METADATA_BYTES, METER_BYTES,
+    INLINE_RECORD_MIN, JOB_BYTES, KEEPERS_MAX, LARGE_RECORD_BYTES, LINK_STATE_BYTES, METADATA_BYTES, METER_BYTES,
     QUEUE_CHUNK_BYTES, QUEUE_CHUNKS_KEPT, RING_SLOT_BYTES, SESSION_STATE_BYTES, SMALL_REPLY_MAX, STARTED_BYTES,
     SUBSCRIPTION_BYTES, SUBSCRIPTION_TEXT_MAX, SUBSCRIPTIONS_MAX, SlowSubscriber, StreamPlan, TICKET_BYTES,
     WRITE_CHUNK_BYTES,
@@ -247,12 +247,11 @@ fn overhead(ledger: &mut Ledger, plan: &HostPlan, links: u32) {
     let of = Reservation::overhead;
 
     ledger.add(of("read and write blocks", threads, blocks, host, Never));
-    if plan.idle != Idle::Park {
-        // Those that lead a lane have a second one, as every calling thread that does has its own.
-        ledger.add(of("read blocks of leading shards", u64::from(plan.shards), turn.read_block as u64, host, Never));
-    }
-    let writers = u64::from(places.caller_rings) + threads;
-    ledger.add(of("first chunks of threads that write", writers, WRITE_CHUNK_BYTES, "the thread's end", Never));
+    // One of either for all hosts of the process.
+    let (keepers, buffers) = (u64::from(KEEPERS_MAX), turn.read_block as u64 + WRITE_CHUNK_BYTES);
+    ledger.add(
+        of("buffers of threads that call", keepers, buffers, "the thread's end", Never).expecting(threads * buffers),
+    );
     ledger.add(of("unfinished writes", 2 * links, turn.write_block as u64, "the peer's reading", Park).expecting(0));
     ledger.add(of("caller rings", product(places.caller_rings, plan.ring_slots), RING_SLOT_BYTES, host, Wait));
     ledger.add(of("cells", u64::from(places.cells), CELL_BYTES, "take", Refuse));
