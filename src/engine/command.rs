@@ -168,24 +168,11 @@ impl Untold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::id::TargetId;
-    use crate::flow::target::{Dialect, Serves, TargetSpec};
+
+    use crate::flow::target::TargetSpec;
 
     fn target(id: u64) -> Arc<Target> {
-        Arc::new(Target::new(TargetSpec {
-            id: TargetId(id),
-            owner: ShardId(0),
-            dialled: true,
-            dialect: Dialect::Native,
-            serves: Serves::Node,
-            label: "peer".into(),
-            send_mark: 0,
-            waiting_ops: 1,
-            waiting_bytes: 1,
-            requests: 1,
-            reply_bytes: 1,
-            publications: None,
-        }))
+        Arc::new(Target::new(TargetSpec::peer(id)))
     }
 
     fn lost(target: &Arc<Target>, link: u64, forget: bool) -> ShardCommand {

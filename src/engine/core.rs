@@ -373,79 +373,25 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use std::any::Any;
-    use std::io::{self, IoSlice};
+
     use std::time::Duration;
 
     use super::*;
-    use crate::base::id::TargetId;
-    use crate::base::time::Clock;
-    use crate::flow::target::{Dialect, Serves, TargetSpec};
-    use crate::flow::transport::Transport;
+    use crate::engine::rig::{self, Pipe};
+
+    use crate::flow::target::TargetSpec;
+
     use crate::plan::{HostPlan, Idle};
     use crate::sync::cell::{Notify, Terms};
-    use crate::sync::wake::WakeCell;
-    use crate::sync::word::Latch;
-
-    #[derive(Debug)]
-    struct Noon;
-
-    impl Clock for Noon {
-        fn now(&self) -> Instant {
-            Instant(1)
-        }
-    }
-
-    /// A connection on which nothing comes. It knows whether its poller watches.
-    #[derive(Debug, Default)]
-    struct Silent(Latch);
-
-    impl Transport for Silent {
-        fn read(&self, _: &mut [u8]) -> io::Result<usize> {
-            Err(io::ErrorKind::WouldBlock.into())
-        }
-
-        fn write(&self, _: &[IoSlice<'_>]) -> io::Result<usize> {
-            Err(io::ErrorKind::WouldBlock.into())
-        }
-
-        fn shutdown(&self) {}
-
-        fn finish(&self) {}
-
-        fn watch(&self, on: bool) {
-            let _before = if on { self.0.raise() } else { self.0.lower() };
-        }
-
-        fn as_any(&self) -> &dyn Any {
-            self
-        }
-    }
 
     fn core(idle: Idle) -> Core {
-        let plan = Arc::new(HostPlan { idle, ..HostPlan::defaults("here", 1) });
-        let wakes = (0..2).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
-        let (shared, _receivers) = HostShared::new(plan, Arc::new(Noon), wakes);
-        Core::new(shared, ShardId(0))
+        Core::new(rig::host(HostPlan { idle, ..HostPlan::defaults("here", 1) }).0, ShardId(0))
     }
 
     /// A target whose lane was led and left warm: its poller watches nothing.
-    fn warm(id: u32) -> (Arc<Target>, Arc<Silent>) {
-        let target = Arc::new(Target::new(TargetSpec {
-            id: TargetId(id.into()),
-            owner: ShardId(0),
-            dialled: true,
-            dialect: Dialect::Native,
-            serves: Serves::Node,
-            label: "peer".into(),
-            send_mark: 1 << 20,
-            waiting_ops: 16,
-            waiting_bytes: 1 << 20,
-            requests: 16,
-            reply_bytes: 1 << 20,
-            publications: None,
-        }));
-        let lane = Arc::new(Silent::default());
+    fn warm(id: u64) -> (Arc<Target>, Arc<Pipe>) {
+        let target = Arc::new(Target::new(TargetSpec::peer(id)));
+        let lane = Arc::new(Pipe::default());
         *target.lane.lock() = Some(lane.clone());
         let ticket = target.lead.begin(|| true, |_| ()).expect("nobody leads");
         assert!(target.lead.leave(ticket, true, || false, |_| ()));
@@ -466,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_the_shard_does_not_read_is_expected_by_others() {
-        let watched = |lane: &Silent| lane.0.is_raised();
+        let watched = |lane: &Pipe| lane.0.lock().watched;
         let run = |then: fn(&mut Core)| {
             let (mut core, (target, lane)) = (core(SPINS), warm(1));
             ask(&mut core, &target);
@@ -492,6 +438,6 @@ mod tests {
     fn who_is_not_alone_does_not_lead() {
         let (mut core, (target, lane)) = (core(SPINS), warm(1));
         (0..3).for_each(|_| ask(&mut core, &target));
-        assert!(lane.0.is_raised() && core.lead(Instant(1)).is_none());
+        assert!(lane.0.lock().watched && core.lead(Instant(1)).is_none());
     }
 }

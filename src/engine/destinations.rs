@@ -184,24 +184,13 @@ mod tests {
     use super::*;
     use crate::base::error::ErrorKind;
     use crate::base::record::{Kind, Method};
-    use crate::base::time::{Clock, Instant};
     use crate::engine::handle::{Begun, Handle, Order, Waiter};
+    use crate::engine::rig;
     use crate::engine::shared::Class;
     use crate::plan::HostPlan;
-    use crate::sync::wake::WakeCell;
-
-    #[derive(Debug)]
-    struct Noon;
-
-    impl Clock for Noon {
-        fn now(&self) -> Instant {
-            Instant(1)
-        }
-    }
 
     fn host() -> Arc<HostShared> {
-        let wakes = (0..2).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
-        HostShared::new(Arc::new(HostPlan::defaults("here", 1)), Arc::new(Noon), wakes).0
+        rig::host(HostPlan::defaults("here", 1)).0
     }
 
     #[test]

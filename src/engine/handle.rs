@@ -586,23 +586,13 @@ fn expiry_ms(deadline: Instant) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::id::TargetId;
-    use crate::base::time::Clock;
+    use crate::engine::rig;
+
     use crate::engine::shared::TAG_REPLY;
-    use crate::flow::target::{Dialect, Serves, TargetSpec};
+    use crate::flow::target::TargetSpec;
     use crate::pattern::route::{Channel, Member};
     use crate::plan::HostPlan;
     use crate::sync::cell::CellState;
-    use crate::sync::wake::WakeCell;
-
-    #[derive(Debug)]
-    struct Noon;
-
-    impl Clock for Noon {
-        fn now(&self) -> Instant {
-            Instant(1)
-        }
-    }
 
     fn order(slot: usize) -> Order {
         Order {
@@ -617,20 +607,7 @@ mod tests {
     }
 
     fn target() -> Arc<Target> {
-        Arc::new(Target::new(TargetSpec {
-            id: TargetId(7),
-            owner: ShardId(0),
-            dialled: true,
-            dialect: Dialect::Native,
-            serves: Serves::Node,
-            label: "peer".into(),
-            send_mark: 1 << 20,
-            waiting_ops: 16,
-            waiting_bytes: 1 << 20,
-            requests: 16,
-            reply_bytes: 1 << 20,
-            publications: None,
-        }))
+        Arc::new(Target::new(TargetSpec::peer(7)))
     }
 
     /// Routes that serve "news" at `target`.
@@ -652,9 +629,7 @@ mod tests {
     /// after it; once the first has ended, the way is free.
     #[test]
     fn nobody_overtakes_an_operation_that_looks_for_its_target() {
-        let plan = Arc::new(HostPlan::defaults("here", 1));
-        let wakes = (0..2).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
-        let (shared, _receivers) = HostShared::new(plan, Arc::new(Noon), wakes);
+        let (shared, _clock, _receivers) = rig::host(HostPlan::defaults("here", 1));
         let handle = Handle::new(shared.clone(), Class::Caller);
         let (slot, _held) = handle.slot(Named::Channel("news"));
         let first = handle.begin(order(slot), Waiter::Nobody);

@@ -391,22 +391,13 @@ mod tests {
     use std::sync::Weak;
 
     use super::*;
-    use crate::base::id::{ShardId, TargetId};
-    use crate::base::time::{Clock, Instant};
-    use crate::flow::target::{Serves, TargetSpec};
+    use crate::engine::rig;
+
+    use crate::flow::target::TargetSpec;
     use crate::flow::transport::Transport;
     use crate::plan::HostPlan;
-    use crate::sync::wake::WakeCell;
+
     use crate::sync::word::Gauge;
-
-    #[derive(Debug)]
-    struct Noon;
-
-    impl Clock for Noon {
-        fn now(&self) -> Instant {
-            Instant(1)
-        }
-    }
 
     /// Takes everything, and as long as it is written to leaves one more command.
     #[derive(Debug)]
@@ -441,22 +432,8 @@ mod tests {
     /// A writer who is left one thing after another stops after a while, and the lane is the completion thread's.
     #[test]
     fn nobody_writes_what_others_leave_for_ever() {
-        let wakes = (0..2).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
-        let (shared, _receivers) = HostShared::new(Arc::new(HostPlan::defaults("here", 1)), Arc::new(Noon), wakes);
-        let target = Arc::new(Target::new(TargetSpec {
-            id: TargetId(7),
-            owner: ShardId(0),
-            dialled: true,
-            dialect: Dialect::Native,
-            serves: Serves::Node,
-            label: "peer".into(),
-            send_mark: 0,
-            waiting_ops: 1,
-            waiting_bytes: 1,
-            requests: 1,
-            reply_bytes: 1,
-            publications: None,
-        }));
+        let (shared, _clock, _receivers) = rig::host(HostPlan::defaults("here", 1));
+        let target = Arc::new(Target::new(TargetSpec::peer(7)));
         let chatty = Arc::new(Chatty { target: Arc::downgrade(&target), writes: Gauge::default(), most: 40 });
         post(&shared, &target, Post::Attach { link: 1, transport: chatty.clone() });
         post(&shared, &target, Post::Command { link: 1, frame: "first".into() });

@@ -22,6 +22,8 @@ pub mod lead;
 pub mod multicast;
 pub mod publish;
 pub mod reading;
+#[cfg(test)]
+mod rig;
 pub mod seat;
 pub mod session;
 pub mod session_seat;

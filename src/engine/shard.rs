@@ -52,8 +52,6 @@ use crate::wire::decode::{Decoder, Item, Mode, reread};
 use crate::wire::header::Header;
 use crate::wire::stock::reread_ours;
 
-#[cfg(test)]
-mod rig;
 mod sessions;
 #[cfg(test)]
 mod tests;

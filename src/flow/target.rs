@@ -296,6 +296,27 @@ pub struct TargetSpec {
     pub publications: Option<Box<Publications>>,
 }
 
+#[cfg(test)]
+impl TargetSpec {
+    /// A native peer that shard 0 dials, with room for a few.
+    pub fn peer(id: u64) -> TargetSpec {
+        TargetSpec {
+            id: TargetId(id),
+            owner: ShardId(0),
+            dialled: true,
+            dialect: Dialect::Native,
+            serves: Serves::Node,
+            label: "peer".into(),
+            send_mark: 1 << 20,
+            waiting_ops: 16,
+            waiting_bytes: 1 << 20,
+            requests: 16,
+            reply_bytes: 1 << 20,
+            publications: None,
+        }
+    }
+}
+
 /// One link to a peer.
 #[derive(Debug)]
 pub struct Target {

@@ -4,20 +4,19 @@
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 
-use super::rig::{Hand, Pipe};
 use super::*;
 use crate::base::time::Clock;
 use crate::engine::call::{OneWay, Op, Origin as Caller, Pending, Terminal, TwoWay};
 use crate::engine::completion::CompletionEngine;
 use crate::engine::handle::Handle;
 use crate::engine::handler::{Context, Failure, Handler, LocalClient, RemoteResponder, Request};
+use crate::engine::rig::{self, Hand, Pipe};
 use crate::engine::seat::{AsyncSeat, HandlerSeat};
 use crate::flow::target::TargetSpec;
 use crate::pattern::route::{Channel, Member, Named, Routes};
 use crate::plan::{HostPlan, JobsPlan};
 use crate::sync::gate::GateSnapshot;
 use crate::sync::lock::Lock;
-use crate::sync::wake::WakeCell;
 use crate::sync::word::Latch;
 
 const S0: ShardId = ShardId(0);
@@ -148,9 +147,7 @@ impl Bench {
         (plan.max_started, plan.started_per_shard) = (started, vec![started]);
         change(&mut plan);
         plan.check().unwrap();
-        let clock = Arc::new(Hand::default());
-        let wakes = (0..2).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
-        let (shared, mut receivers) = HostShared::new(Arc::new(plan), clock.clone(), wakes);
+        let (shared, clock, mut receivers) = rig::host(plan);
         let shard = ShardEngine::new(shared.clone(), S0, receivers.shards.remove(0), &seats, None);
         let completion = CompletionEngine::new(shared.clone(), receivers.completion, 1);
         let caller = Arc::new(Handle::new(shared.clone(), Class::Caller));
@@ -199,20 +196,8 @@ impl Bench {
     /// A peer of this dialect, which alone serves the channel of its name. Dialled: its queue is there while it is
     /// away.
     fn peer(&mut self, name: &str, dialect: Dialect, send_mark: u64) -> Arc<Target> {
-        let target = Arc::new(Target::new(TargetSpec {
-            id: TargetId(7 + self.peers.len() as u64),
-            owner: S0,
-            dialled: true,
-            dialect,
-            serves: Serves::Node,
-            label: name.into(),
-            send_mark,
-            waiting_ops: 16,
-            waiting_bytes: 1 << 20,
-            requests: 16,
-            reply_bytes: 1 << 20,
-            publications: None,
-        }));
+        let spec = TargetSpec::peer(7 + self.peers.len() as u64);
+        let target = Arc::new(Target::new(TargetSpec { dialect, label: name.into(), send_mark, ..spec }));
         self.shared.targets.lock().push(target.clone());
         self.peers.push((name.into(), target.clone()));
         self.routes();

@@ -10,14 +10,13 @@ use crate::base::time::Clock;
 use crate::engine::call::{OneWay, Pending};
 use crate::engine::completion::CompletionEngine;
 use crate::engine::handler::Context;
+use crate::engine::rig::{self, Hand, Pipe};
 use crate::engine::session::{Frame, ReplyToken, Session, SessionHandle};
 use crate::engine::session_seat::SessionSeat;
 use crate::engine::shard::Turn;
-use crate::engine::shard::rig::{Hand, Pipe};
 use crate::engine::shared::HostShared;
 use crate::plan::{HostPlan, StreamPlan};
 use crate::sync::lock::Lock;
-use crate::sync::wake::WakeCell;
 
 /// What the sessions of a test leave to it.
 #[derive(Debug, Default)]
@@ -80,9 +79,8 @@ impl Bench {
         });
         change(&mut plan);
         plan.check().unwrap();
-        let (clock, heard) = (Arc::new(Hand::default()), Arc::new(Lock::new(Heard::default())));
-        let wakes = (0..2).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
-        let (shared, mut receivers) = HostShared::new(Arc::new(plan), clock.clone(), wakes);
+        let heard = Arc::new(Lock::new(Heard::default()));
+        let (shared, clock, mut receivers) = rig::host(plan);
         let to = heard.clone();
         let factory = Arc::new(move |_: usize| Listener(to.clone()));
         let seat: SeatFactory = Arc::new(move |shard, seat| Box::new(SessionSeat::new(factory.clone(), shard, seat)));

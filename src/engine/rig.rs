@@ -1,13 +1,17 @@
-//! Owns what tests of engines stand on in place of the world: a clock that is moved by hand, and a connection
-//! of which the test holds the other end.
+//! Owns what tests of engines stand on in place of the world: a clock that is moved by hand, a host without threads,
+//! and a connection of which the test holds the other end.
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 
+use super::shared::{HostShared, Receivers};
 use crate::base::time::{Clock, Instant};
 use crate::flow::transport::Transport;
+use crate::plan::HostPlan;
 use crate::sync::lock::Lock;
+use crate::sync::wake::WakeCell;
 use crate::sync::word::Epoch;
 
 #[derive(Debug, Default)]
@@ -19,6 +23,14 @@ impl Clock for Hand {
     }
 }
 
+/// What the threads of a host of one shard share, and none of these threads.
+pub fn host(plan: HostPlan) -> (Arc<HostShared>, Arc<Hand>, Receivers) {
+    let clock = Arc::new(Hand::default());
+    let wakes = (0..2).map(|_| Arc::new(WakeCell::new(|| {}))).collect();
+    let (shared, receivers) = HostShared::new(Arc::new(plan), clock.clone(), wakes);
+    (shared, clock, receivers)
+}
+
 #[derive(Debug, Default)]
 pub struct Ends {
     pub input: VecDeque<u8>,
@@ -28,6 +40,8 @@ pub struct Ends {
     pub takes: usize,
     pub finished: bool,
     pub shut: bool,
+    /// Whether a poller watches it.
+    pub watched: bool,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +77,10 @@ impl Transport for Pipe {
 
     fn finish(&self) {
         self.0.lock().finished = true;
+    }
+
+    fn watch(&self, on: bool) {
+        self.0.lock().watched = on;
     }
 
     fn as_any(&self) -> &dyn Any {
