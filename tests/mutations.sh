@@ -25,6 +25,7 @@ lazy_wake               | loom | wake::
 tray_left_unseen        | loom | wake::
 writable_unheeded       | sim  | promises
 all_are_keepers         | memory | threads_that_call
+slots_kept              | lib  | where_slots_are_few
 parks_seated            | lib  | who_parks_within_stands_up
 page_settles_early      | loom | page::a_settled_page_has_the_new_peak
 published_early_version | loom | published::

@@ -59,7 +59,7 @@ pub fn read(
         if let Some(time) = answer::take_reply(shared, target, arrived, now, wakes) {
             took(time);
             ended += 1;
-            if ended == SLOTS || shared.slots_are_short(target, SLOTS) {
+            if ended == SLOTS || (shared.slots_are_short(target, SLOTS) && !cfg!(afflux_mutation = "slots_kept")) {
                 shared.leave_slots(target, take(&mut ended));
             }
         }
@@ -99,5 +99,49 @@ pub fn why(end: &ReadEnd) -> String {
         ReadEnd::Closed => "the peer closed the completion lane".into(),
         ReadEnd::Broken(e) => e.to_string(),
         ReadEnd::Protocol(e) => e.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::record::Kind;
+    use crate::engine::rig::{self, Pipe};
+    use crate::engine::shared::TAG_REQUEST;
+    use crate::flow::target::TargetSpec;
+    use crate::plan::HostPlan;
+    use crate::sync::cell::{Notify, Terms};
+    use crate::wire::decode::{Decoder, Mode};
+    use crate::wire::encode;
+
+    /// Requests in flight as each of `asked` replies that come in one read was taken, with a limit of so many.
+    fn in_flight(asked: u32, limit: u32) -> Vec<u32> {
+        let (shared, _clock, _receivers) = rig::host(HostPlan::defaults("here", 1));
+        let target = Arc::new(Target::new(TargetSpec { requests: limit, ..TargetSpec::peer(7) }));
+        let mut replies = Vec::new();
+        for _ in 0..asked {
+            assert!(shared.enter_slot(&target));
+            let place = shared.cells.alloc().expect("there are enough");
+            let correlation = place.id().correlation();
+            let (since, deadline, tag) = (Instant(0), Instant::NEVER, TAG_REQUEST | target.id.0);
+            place.publish_claimed(Terms { deadline, since, tag, notify: Notify::None, self_timed: false });
+            encode::encode_head(&Record { kind: Kind::Reply, correlation, ..Record::empty() }, 0, &mut replies);
+        }
+        let decoder = Decoder::new(Mode::NativeCompletion, 1 << 20);
+        let mut reader = Reader::new(Arc::new(Pipe::default()), decoder, replies, 1);
+        let mut seen = Vec::new();
+        let took = |_| seen.push(target.in_flight.ops());
+        let mut block = vec![0; 64 << 10];
+        let read = read(&shared, &target, &mut reader, &mut block, (Instant(0), false), &mut Vec::new(), took);
+        assert!(read.over.is_none() && target.in_flight.ops() == 0, "{:?}", read.over);
+        seen
+    }
+
+    /// Whoever sees the end of one of them may ask again at once.
+    #[test]
+    fn where_slots_are_few_each_comes_back_with_its_reply() {
+        assert_eq!(in_flight(6, 6), [6, 5, 4, 3, 2, 1]);
+        assert_eq!(in_flight(6, 100), [6; 6], "where they are many, all of them together");
+        assert_eq!(in_flight(40, 60)[..26], [&[40; 16][..], &[24; 10]].concat()[..], "and some at a time");
     }
 }

@@ -231,6 +231,8 @@ pub struct ShardEngine {
     run_queue: VecDeque<Job>,
     block: Box<[u8]>,
     woken: Vec<TaskKey>,
+    /// Started places that were left elsewhere, while they are looked at.
+    finished: Vec<u32>,
     actions: VecDeque<ShardAction>,
     latencies: LatencySet,
     assembling: bool,
@@ -293,6 +295,7 @@ impl ShardEngine {
             run_queue: VecDeque::new(),
             block: vec![0; plan.turn.read_block].into_boxed_slice(),
             woken: Vec::new(),
+            finished: Vec::new(),
             actions: VecDeque::new(),
             latencies: LatencySet::new(),
             assembling: false,
@@ -641,10 +644,8 @@ impl ShardEngine {
     /// True if there is more.
     fn finish_operations(&mut self, shared: &Arc<HostShared>, limit: usize) -> bool {
         let shard = self.core.shard;
-        let finished = &shared.port(shard).finished;
-        if !finished.is_empty() {
-            finished.take().into_iter().for_each(|place| self.core.leave_place(place));
-        }
+        shared.port(shard).finished.swap(&mut self.finished);
+        self.finished.drain(..).for_each(|place| self.core.leave_place(place));
         let mut n = 0;
         let _held = cfg!(afflux_mutation = "callback_under_lock").then(|| shared.port(shard).pokes.lock());
         let done = shared.cells.done(shard.0);
