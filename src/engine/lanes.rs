@@ -11,7 +11,7 @@ use crate::base::error::ErrorKind;
 use crate::base::id::ChannelId;
 use crate::base::record::{Kind, Record};
 use crate::flow::backlog::{Head, Taken};
-use crate::flow::egress::{self, BatchLimit};
+use crate::flow::egress::{BatchLimit, Preamble};
 use crate::flow::target::{Dialect, Flushed, NO_CHANNEL, Post, Replies, Target, Writer};
 use crate::sync::baton::{Held, PostHeld, Released};
 use crate::wire::encode;
@@ -53,7 +53,7 @@ pub fn stage(writer: &mut Writer<u16>, record: &Record, charge: u64) -> bool {
 /// every place where records are staged.
 struct Native<'a>(&'a Record, u16);
 
-impl egress::Head for Native<'_> {
+impl Preamble for Native<'_> {
     #[inline(always)]
     fn write(self, out: &mut Vec<u8>) {
         encode::encode_head(self.0, self.1, out);

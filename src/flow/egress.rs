@@ -48,12 +48,12 @@ pub struct BatchLimit {
 }
 
 /// What precedes a payload.
-pub trait Head {
+pub trait Preamble {
     /// Appends it.
     fn write(self, out: &mut Vec<u8>);
 }
 
-impl<F: FnOnce(&mut Vec<u8>)> Head for F {
+impl<F: FnOnce(&mut Vec<u8>)> Preamble for F {
     #[inline(always)]
     fn write(self, out: &mut Vec<u8>) {
         self(out);
@@ -170,7 +170,7 @@ impl<R: Copy + PartialEq> Egress<R> {
     /// Queues a record: `head` appends what precedes its payload (at least one byte). `keep` and `charge` are
     /// reported back with it. Ask [`Egress::room`] first: nothing is refused here.
     #[inline(always)]
-    pub fn push(&mut self, keep: R, charge: u64, head: impl Head, payload: &Bytes) {
+    pub fn push(&mut self, keep: R, charge: u64, head: impl Preamble, payload: &Bytes) {
         let kept = payload.len() > COPY_MAX;
         let staged = self.stage(head, if kept { &[] } else { payload }, &[]);
         if kept {
@@ -183,14 +183,14 @@ impl<R: Copy + PartialEq> Egress<R> {
 
     /// The same of a small payload in two pieces.
     #[inline(always)]
-    pub fn push_copied(&mut self, keep: R, charge: u64, head: impl Head, first: &[u8], rest: &[u8]) {
+    pub fn push_copied(&mut self, keep: R, charge: u64, head: impl Preamble, first: &[u8], rest: &[u8]) {
         let staged = self.stage(head, first, rest);
         self.enter(keep, charge, staged, 0);
         self.check();
     }
 
     #[inline(always)]
-    fn stage(&mut self, head: impl Head, first: &[u8], rest: &[u8]) -> usize {
+    fn stage(&mut self, head: impl Preamble, first: &[u8], rest: &[u8]) -> usize {
         let out = self.staging.end(HEAD_ROOM + first.len() + rest.len());
         let before = out.len();
         head.write(out);
@@ -268,15 +268,10 @@ impl<R: Copy + PartialEq> Egress<R> {
         gather.used
     }
 
-    /// The first `n` bytes of what [`Egress::slices`] showed are out. `done` is told each record,
-    /// with its charge, whose last byte was among them, in order.
-    pub fn written(&mut self, n: usize, mut done: impl FnMut(R, u64)) {
-        self.written_runs(n, |keep, charge, records| (0..records).for_each(|_| done(keep, charge)));
-    }
-
-    /// The same; `done` is told how many records in a row had the same charge.
+    /// The first `n` bytes of what [`Egress::slices`] showed are out. `done` is told of the records whose last byte
+    /// was among them, in order: what was kept of each, its charge, and how many in a row are alike.
     #[inline]
-    pub fn written_runs(&mut self, n: usize, mut done: impl FnMut(R, u64, usize)) {
+    pub fn written(&mut self, n: usize, mut done: impl FnMut(R, u64, usize)) {
         // Mostly that is everything.
         if n == self.pending && self.commands.is_empty() {
             for run in self.runs.earlier.iter().chain(&self.runs.last) {
@@ -572,7 +567,7 @@ mod tests {
 
     fn done(egress: &mut Egress<u32>, n: usize) -> Vec<(u32, u64)> {
         let mut out = Vec::new();
-        egress.written(n, |id, charge| out.push((id, charge)));
+        egress.written(n, |id, charge, records| out.extend(std::iter::repeat_n((id, charge), records)));
         out
     }
 

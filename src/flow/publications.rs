@@ -334,7 +334,7 @@ mod tests {
         while queue.stage(&mut egress) {
             let part = bytes(&egress);
             let mut written = Amount::default();
-            egress.written(part.len(), |(), charge| written.add(charge));
+            egress.written(part.len(), |(), charge, records| (0..records).for_each(|_| written.add(charge)));
             queue.note_written(written);
             all.extend(part);
         }

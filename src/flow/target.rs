@@ -136,7 +136,7 @@ impl<R: Copy + PartialEq> Writer<R> {
                 }
                 Ok(taken) => {
                     let (mut whole, mut charges) = (0, 0);
-                    self.egress.written_runs(taken, |_, charge, records| {
+                    self.egress.written(taken, |_, charge, records| {
                         whole += records as u64;
                         charges += records as u64 * charge;
                     });

@@ -106,7 +106,9 @@ proptest! {
                         finished.extend(id);
                     }
                     let mut reported = Vec::new();
-                    egress.written(shown.len(), |record, charge| reported.push((record, charge)));
+                    egress.written(shown.len(), |record, charge, records| {
+                        reported.extend(std::iter::repeat_n((record, charge), records));
+                    });
                     let finished: Vec<_> = finished.into_iter().map(|id| (id, u64::from(id) + 1)).collect();
                     prop_assert_eq!(reported, finished);
                 }

@@ -97,7 +97,7 @@ proptest! {
                     let bytes: Vec<u8> = slices[..used].iter().flat_map(|s| s.iter().copied()).take(n).collect();
                     stream.extend_from_slice(&bytes);
                     let mut amount = Amount::default();
-                    egress.written(bytes.len(), |(), charge| amount.add(charge));
+                    egress.written(bytes.len(), |(), charge, records| (0..records).for_each(|_| amount.add(charge)));
                     for _ in 0..amount.records {
                         written.add(charge(staged.pop_front().unwrap().1));
                     }
