@@ -34,20 +34,20 @@ impl Spin {
 
     /// Whether to look again rather than to sleep. Asked at `now`, with nothing to do.
     pub fn goes_on(&mut self, idle: Idle, now: Instant) -> bool {
-        let Idle::SpinThenPark(time) = idle else { return idle == Idle::Spin };
-        match self.since {
-            Some(since) if now.since(since) < time => true,
-            Some(_) => {
-                self.since = None;
-                self.luck.note(false);
-                false
-            }
-            None if self.luck.is_worth_it() => {
-                self.since = Some(now);
-                true
-            }
-            None => false,
+        if !matches!(idle, Idle::SpinThenPark(_)) {
+            return idle == Idle::Spin;
         }
+        if self.since.is_none() {
+            let tries = self.luck.is_worth_it();
+            self.since = tries.then_some(now);
+            return tries;
+        }
+        let lasts = self.lasts(idle, now);
+        if !lasts {
+            self.since = None;
+            self.luck.note(false);
+        }
+        lasts
     }
 }
 
